@@ -1,0 +1,155 @@
+//! Contexts: what it takes to leave one stack and go on another.
+//!
+//! [`fiber`](crate::fiber) (and later the scheduler) calls this module; it calls nothing of ours. It holds
+//!
+//! - the switch, one file per architecture ([`arch`]), each opening with a diagram of the saved frame;
+//! - the notes that AddressSanitizer needs at every switch ([`sanitizer`]);
+//! - the stacks to switch to ([`stack`]).
+//!
+//! A [`Context`] is the address of a saved frame. It is *live* from the moment something is saved in it (a switch away,
+//! or [`Context::prepare`]) until something switches to it; it is then *spent*. Every `unsafe fn` here asks for one
+//! thing: switch only to live contexts, on the thread on which they were saved.
+
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+mod arch;
+mod sanitizer;
+pub(crate) mod stack;
+
+use std::cell::UnsafeCell;
+use std::ptr;
+
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+compile_error!("fibrant runs on Linux, x86_64 or aarch64; other systems are not supported");
+
+/// The first function of a new context: gets the data it was prepared with and the argument of the first switch to it.
+pub(crate) type Entry = unsafe extern "C" fn(data: *mut (), argument: usize) -> !;
+
+/// A place to leave a stack and come back to it.
+#[repr(C)]
+pub(crate) struct Context {
+    /// Where the saved frame begins; meaningful only while the context is live. The switch writes it through a shared
+    /// reference, hence the cell.
+    frame: UnsafeCell<*mut u8>,
+    /// What AddressSanitizer wants to know of the stack that is saved here (empty without `--cfg fibrant_asan`).
+    notes: sanitizer::Notes,
+}
+
+impl Context {
+    /// A context that is not live yet: something must be saved in it first.
+    pub(crate) const fn spent() -> Context {
+        Context {
+            frame: UnsafeCell::new(ptr::null_mut()),
+            notes: sanitizer::Notes::unknown(),
+        }
+    }
+
+    /// Makes this context live: the first switch to it calls `entry(data, argument)` on the stack that ends at `top`.
+    ///
+    /// It starts with the floating-point control words of whoever switches to it first, as a new thread inherits its
+    /// creator's.
+    ///
+    /// # Safety
+    /// `bottom..top` is a writable stack that nothing else uses, `top` is aligned to 16 bytes, and the context is spent.
+    #[inline]
+    pub(crate) unsafe fn prepare(&self, bottom: *mut u8, top: *mut u8, entry: Entry, data: *mut ()) {
+        // SAFETY: the caller promises a free stack with room for a frame below its aligned top.
+        let frame = unsafe { arch::prepare(top, entry, data) };
+        // SAFETY: the context is spent, so no switch reads or writes the cell now; it belongs to this thread.
+        unsafe { *self.frame.get() = frame };
+        self.notes.describe(bottom, top);
+    }
+}
+
+/// Saves this stack in `from` and goes on in `to`, whose own `switch` returns `argument` there. Returns, with an argument
+/// of theirs, when somebody switches to `from`.
+///
+/// # Safety
+/// `to` is live, was saved on this thread and stays in place while it is switched to; `from` is spent and stays in place
+/// until it is switched to. The thread pointer is the same on both sides.
+#[inline(always)]
+pub(crate) unsafe fn switch(from: &Context, to: &Context, argument: usize) -> usize {
+    sanitizer::leaving(from, to);
+    // SAFETY: the caller's promise is what the architecture's switch asks for.
+    let answer = unsafe { arch::switch(from.frame.get(), to.frame.get(), argument) };
+    sanitizer::arrived(from);
+    answer
+}
+
+/// Like [`switch`], but the floating-point control words stay as they are: both sides share them.
+///
+/// # Safety
+/// As for [`switch`]; and who switches back to `from` uses this function, too.
+#[inline(always)]
+pub(crate) unsafe fn switch_sharing_float_control(from: &Context, to: &Context, argument: usize) -> usize {
+    sanitizer::leaving(from, to);
+    // SAFETY: the caller's promise is what the architecture's switch asks for.
+    let answer = unsafe { arch::switch_sharing_float_control(from.frame.get(), to.frame.get(), argument) };
+    sanitizer::arrived(from);
+    answer
+}
+
+/// Like [`switch`], and the thread pointer becomes `thread_pointer` on the way: what follows runs with the thread-locals
+/// of that block. The caller keeps each side's thread pointer, so nothing is read back here.
+///
+/// # Safety
+/// As for [`switch`], except for the last sentence; and `thread_pointer` is the thread pointer with which `to` was left,
+/// or the address of a thread control block whose code may run here.
+/// [`thread_pointer_can_change`] has answered yes.
+#[allow(dead_code)] // isolated fibers use it; until they exist, its test and the bench do
+#[inline(always)]
+pub(crate) unsafe fn switch_with_thread_pointer(
+    from: &Context,
+    to: &Context,
+    argument: usize,
+    thread_pointer: *mut u8,
+) -> usize {
+    sanitizer::leaving(from, to);
+    // SAFETY: the caller's promise is what the architecture's switch asks for.
+    let answer = unsafe {
+        arch::switch_with_thread_pointer(from.frame.get(), to.frame.get(), argument, thread_pointer)
+    };
+    sanitizer::arrived(from);
+    answer
+}
+
+/// Leaves this stack for good: goes on in `to`, and nothing ever switches back. `share_float_control` says which switch
+/// `to` was left by.
+///
+/// # Safety
+/// `to` as for the switch that it was left by. What still lives on this stack is never dropped.
+#[inline(always)] // a call that does not return would upset the processor's prediction of returns
+pub(crate) unsafe fn leave(to: &Context, share_float_control: bool) -> ! {
+    let nowhere = Context::spent();
+    sanitizer::leaving_for_good(to);
+    // SAFETY: `to` is the caller's promise. `nowhere` is spent, and as nobody learns of it nobody can switch to it, so it
+    // need not outlive this frame.
+    unsafe {
+        if share_float_control {
+            arch::switch_sharing_float_control(nowhere.frame.get(), to.frame.get(), 0);
+        } else {
+            arch::switch(nowhere.frame.get(), to.frame.get(), 0);
+        }
+    }
+    unreachable!("a context that was left for good was switched to")
+}
+
+/// The first thing a new context does, before anything else of its stack: completes the switch that began it.
+pub(crate) fn started() {
+    sanitizer::started();
+}
+
+/// Whether the thread pointer can be changed from user space here.
+#[allow(dead_code)] // as switch_with_thread_pointer
+pub(crate) fn thread_pointer_can_change() -> bool {
+    arch::thread_pointer_can_change()
+}
+
+/// This thread's thread pointer.
+#[allow(dead_code)] // as switch_with_thread_pointer
+pub(crate) fn thread_pointer() -> *mut u8 {
+    arch::thread_pointer()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! The pool of one stack size, shared by all threads.
+//!
+//! [`Cache`](super::Cache) calls it in batches. A slot that is not in use is in one of three states:
+//!
+//! - *warm*: its memory is still committed from its last use. Handed out first, the last one put back first.
+//! - *cold*: its memory has been given back to the kernel, its guard is in place. Handed out when none is warm.
+//! - *fresh*: never used. Cut from the newest [`Region`] when nothing idle is left; its guard is installed then.
+//!
+//! Warm slots become cold in bulk only: when more than [`WARM_LIMIT`] have gathered, the [`TRIM_BATCH`] oldest are trimmed
+//! together, and [`Pool::trim_all`] does it on request. One slot at a time would cost ten times as much.
+
+use super::region::{Region, trim_runs};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How many idle slots may stay committed: 64 MiB if each has touched one page.
+const WARM_LIMIT: usize = 16_384;
+
+/// How many are trimmed together: some 200 us of work, a pause that nobody sees.
+const TRIM_BATCH: usize = 1_024;
+
+/// All slots of one size.
+pub(super) struct Pool {
+    /// The size of each stack, whole pages.
+    size: usize,
+    slots: Mutex<Slots>,
+}
+
+/// The slots that no thread has, by the tops of their stacks.
+#[derive(Default)]
+struct Slots {
+    warm: Vec<Top>,
+    cold: Vec<Top>,
+    /// Cut from their region, but the kernel refused the guard: the next who wants a fresh slot tries again.
+    unguarded: Vec<Top>,
+    /// The region that fresh slots are cut from.
+    region: Option<Region>,
+    /// How many regions there are; each is larger than the last.
+    regions: u32,
+}
+
+/// The top of a slot's stack.
+#[derive(Clone, Copy)]
+struct Top(NonNull<u8>);
+
+// SAFETY: an idle slot is plain memory that nobody uses; whoever takes its top out of the pool, on whatever thread, is its
+// only user.
+unsafe impl Send for Top {}
+
+impl Pool {
+    /// The pool for stacks of `size` bytes, made when the first one is asked for. There are as many as the program uses
+    /// different sizes, and they are never freed.
+    pub(super) fn of_size(size: usize) -> &'static Pool {
+        let mut pools = lock(&POOLS);
+        if let Some(pool) = pools.iter().find(|pool| pool.size == size) {
+            return pool;
+        }
+        let pool: &'static Pool = Box::leak(Box::new(Pool {
+            size,
+            slots: Mutex::default(),
+        }));
+        pools.push(pool);
+        pool
+    }
+
+    /// The size of its stacks.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Up to `most` idle slots; the last of them is the one to use first.
+    pub(super) fn take_idle(&self, most: usize) -> Vec<NonNull<u8>> {
+        let mut slots = lock(&self.slots);
+        let list = if slots.warm.is_empty() {
+            &mut slots.cold
+        } else {
+            &mut slots.warm
+        };
+        let rest = list.len().saturating_sub(most);
+        list.drain(rest..).map(|top| top.0).collect()
+    }
+
+    /// A slot that was never used, with its guard in place. The error says which limit was hit.
+    pub(super) fn fresh(&self) -> io::Result<NonNull<u8>> {
+        let top = self.cut()?;
+        // The guard is a system call of half a microsecond: not under the lock.
+        match super::region::equip(top.0, self.size) {
+            Ok(()) => Ok(top.0),
+            Err(error) => {
+                lock(&self.slots).unguarded.push(top);
+                Err(error)
+            }
+        }
+    }
+
+    fn cut(&self) -> io::Result<Top> {
+        let mut slots = lock(&self.slots);
+        if let Some(top) = slots.unguarded.pop() {
+            return Ok(top);
+        }
+        if let Some(top) = slots.region.as_mut().and_then(Region::cut) {
+            return Ok(Top(top));
+        }
+        let mut region = Region::reserve(self.size, slots.regions)?;
+        let top = region.cut().expect("a new region has a slot");
+        slots.region = Some(region);
+        slots.regions += 1;
+        Ok(Top(top))
+    }
+
+    /// Takes slots back, the last of them being the one to use first.
+    pub(super) fn put_idle(&self, tops: &[NonNull<u8>]) {
+        let oldest: Vec<Top> = {
+            let mut slots = lock(&self.slots);
+            slots.warm.extend(tops.iter().copied().map(Top));
+            if slots.warm.len() <= WARM_LIMIT {
+                return;
+            }
+            slots.warm.drain(..TRIM_BATCH).collect()
+        };
+        self.trim(oldest);
+    }
+
+    /// Trims the warm slots of all pools. Returns how many they were.
+    pub(super) fn trim_all() -> usize {
+        let pools = lock(&POOLS).clone();
+        pools
+            .iter()
+            .map(|pool| pool.trim(std::mem::take(&mut lock(&pool.slots).warm)))
+            .sum()
+    }
+
+    /// Gives the memory of these slots, which nobody has now, back to the kernel; they are cold then.
+    fn trim(&self, mut tops: Vec<Top>) -> usize {
+        // Neighbours are trimmed by one call, and are later handed out in the order of their addresses.
+        tops.sort_unstable_by_key(|top| std::cmp::Reverse(top.0));
+        trim_runs(tops.iter().rev().map(|top| top.0), self.size);
+        lock(&self.slots).cold.extend_from_slice(&tops);
+        tops.len()
+    }
+}
+
+static POOLS: Mutex<Vec<&'static Pool>> = Mutex::new(Vec::new());
+
+/// Nothing here panics halfway through a change, so a poisoned lock still guards sound data.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,257 @@
+//! The control block of a fiber: everything about it that must be found while it runs.
+//!
+//! It lives at the very top of the fiber's own stack, in the page that the first call touches anyway, next to the frames
+//! that a switch reads. [`hand`](super::hand) places it when the fiber gets a stack and removes it when the stack is put
+//! back; [`suspend`](super::suspend) finds it through the [`Thread`].
+//!
+//! ```text
+//!    +---------------------------+  the stack's top (staggered from stack to stack)
+//!    | Block                     |
+//!    +---------------------------+  <- the context's top
+//!    | frames: entry, closure .. |
+//!    |            v              |
+//! ```
+//!
+//! # A fiber's life
+//!
+//! - **Init**: it has something to run and has not begun. It has a block only if it was reset and kept its stack.
+//! - **Running**: between a switch to it and the switch back. Its resumer waits in `resumer`; a fiber that has resumed
+//!   another is Running, too, and `parent` leads from the inner one to it.
+//! - **Ready**: it has switched back by suspending; its registers wait in `context`. It goes on with the order that the next
+//!   switch to it carries: [`Order::GoOn`], or [`Order::Unwind`] when its owner drops it, which starts a panic without a
+//!   message that [`enter`] catches.
+//! - **Term**: what it ran has returned or panicked and its fiber-locals are gone. It switched back for good; a panic waits
+//!   in `panic` for the resumer. A reset makes it Init again.
+//!
+//! At any time exactly one of `context` and `resumer` is live: `context` in Init (once prepared) and Ready, `resumer` in
+//! Running. Only these transitions exist: Init to Running to (Ready to Running)* to Term to Init.
+
+use super::local::Locals;
+use super::status::Status;
+use super::thread::Thread;
+use super::{Handle, State, WaitReason};
+use crate::context::stack::Stack;
+use crate::context::{self, Context};
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe};
+use std::ptr::NonNull;
+
+/// What a fiber runs.
+pub(super) type Job = Box<dyn FnOnce()>;
+
+/// What a panic carries.
+pub(super) type Payload = Box<dyn Any + Send>;
+
+/// A fiber's control block. Only the fiber's thread touches it. The fields that each switch uses come first: they share
+/// cache lines with the frames below.
+#[repr(C, align(16))]
+pub(super) struct Block {
+    /// Where the fiber goes on.
+    context: Context,
+    /// Where its resumer goes on.
+    resumer: Context,
+    /// The fiber that its resumer runs on, while Running; `None` if that is the thread itself.
+    pub(super) parent: Cell<Option<NonNull<Block>>>,
+    /// Where it is in its life, and what it waits for.
+    pub(super) status: Status,
+    /// Whether it shares the floating-point control words with its resumer: which switch is used, in both directions.
+    shares_float_control: bool,
+    /// What it will run, from [`prepare`](Block::prepare) to [`enter`]; a box, without the destructor that making and ending
+    /// a fiber would have to check.
+    job: Cell<Option<NonNull<dyn FnOnce()>>>,
+    /// What it panicked with, in Term, until the resumer takes it; a box as well.
+    panic: Cell<Option<NonNull<dyn Any + Send>>>,
+    /// The values of its fiber-locals.
+    pub(super) locals: Locals,
+    /// Its id and name.
+    pub(super) identity: Handle,
+    /// The stack that this block stands on.
+    pub(super) stack: Stack,
+}
+
+/// What a suspended fiber is to do when it is switched to.
+#[derive(Clone, Copy, PartialEq)]
+#[repr(usize)]
+pub(super) enum Order {
+    /// Return from `suspend`.
+    GoOn,
+    /// Unwind from `suspend`.
+    Unwind,
+}
+
+/// The payload of the panic that unwinds a dropped fiber.
+struct Unwinding;
+
+impl Block {
+    /// Puts a block at the top of a stack, in state Init with nothing to run yet.
+    #[inline]
+    pub(super) fn place(stack: Stack, identity: Handle, shares_float_control: bool) -> NonNull<Block> {
+        // SAFETY: the top of a stack that nobody uses, with far more room below it than a block takes.
+        let place = unsafe { stack.top().cast::<Block>().sub(1) };
+        let block = Block {
+            context: Context::spent(),
+            resumer: Context::spent(),
+            parent: Cell::new(None),
+            status: Status::init(),
+            shares_float_control,
+            job: Cell::new(None),
+            panic: Cell::new(None),
+            locals: Locals::new(),
+            identity,
+            stack,
+        };
+        // SAFETY: writable as said above, and aligned: tops are multiples of 16 and so is the size of a block.
+        unsafe { place.write(block) };
+        place
+    }
+
+    /// Takes a block off its stack and returns the stack.
+    ///
+    /// # Safety
+    /// The fiber is in Init or Term, so that no frame stands on the stack, and nobody uses the block any more.
+    #[inline]
+    pub(super) unsafe fn remove(block: NonNull<Block>) -> Stack {
+        // SAFETY: `place` has written the block, and by the caller's promise this is its last use. Dropping it in place leaves
+        // the stack, which has no destructor, to the copy.
+        unsafe {
+            let stack = (&raw const (*block.as_ptr()).stack).read();
+            block.drop_in_place();
+            stack
+        }
+    }
+
+    /// The fiber's state.
+    #[inline(always)]
+    pub(super) fn state(&self) -> State {
+        self.status.state()
+    }
+
+    /// Gives a fiber in Init something to run.
+    #[inline]
+    pub(super) fn prepare(&self, job: Job) {
+        debug_assert_eq!(self.state(), State::Init);
+        self.job.set(Some(NonNull::from(Box::leak(job))));
+        let this = NonNull::from(self);
+        // SAFETY: in Init nothing stands on the stack below the block, whose address is a multiple of 16, and the context is
+        // spent: it was never prepared, or the fiber that it was prepared for has ended.
+        unsafe {
+            self.context.prepare(
+                self.stack.bottom(),
+                this.as_ptr().cast(),
+                enter,
+                this.as_ptr().cast(),
+            );
+        }
+    }
+
+    /// Makes an ended fiber one that has not begun.
+    pub(super) fn renew(&self) {
+        debug_assert_eq!(self.state(), State::Term);
+        self.status.set_init();
+    }
+
+    /// Runs the fiber until it suspends or ends.
+    ///
+    /// # Safety
+    /// It is in Ready, or in Init and prepared, and was so on this thread.
+    #[inline(always)]
+    pub(super) unsafe fn run(&self, order: Order) {
+        Thread::with(|thread| {
+            let parent = thread.current();
+            // It is usually the same as last time, and a comparison is cheaper than a store.
+            if self.parent.get() != parent {
+                self.parent.set(parent);
+            }
+            self.status.set_running();
+            thread.set_current(Some(NonNull::from(self)));
+            // SAFETY: in these states the context is live and saved on this thread (a Fiber cannot leave it); the resumer's is
+            // spent, as no resumer waits. The block keeps both in place: it is removed in Init or Term only. This frame is not
+            // suspended as long as the fiber runs: whoever suspends the fiber comes back here first.
+            unsafe { self.switch(&self.resumer, &self.context, order as usize) };
+            thread.counters.switches.add(2);
+            thread.set_current(self.parent.get());
+        });
+    }
+
+    /// Goes back to the resumer until the fiber is run again. Called on the fiber itself.
+    #[inline(always)]
+    pub(super) fn suspend(&self, reason: WaitReason) {
+        debug_assert_eq!(self.state(), State::Running);
+        self.status.set_ready(reason);
+        // SAFETY: the fiber is Running, so its resumer waits in `resumer`, saved on this thread, and its own context is spent;
+        // the block stays in place while the fiber has started and not ended.
+        let order = unsafe { self.switch(&self.context, &self.resumer, 0) };
+        if order == Order::Unwind as usize {
+            unwind();
+        }
+    }
+
+    /// Switches between the fiber and its resumer, by the same kind of switch in both directions.
+    ///
+    /// # Safety
+    /// As for [`context::switch`].
+    #[inline(always)]
+    unsafe fn switch(&self, from: &Context, to: &Context, argument: usize) -> usize {
+        // SAFETY: the caller's promise; and a frame without control words is only ever gone back to by the switch that does
+        // not look at them, as the choice is the fiber's for good.
+        unsafe {
+            if self.shares_float_control {
+                context::switch_sharing_float_control(from, to, argument)
+            } else {
+                context::switch(from, to, argument)
+            }
+        }
+    }
+
+    /// Whether a fiber in Ready can be unwound: not from a destructor of its locals, not while the thread is panicking (the
+    /// fiber itself perhaps, suspended in a destructor: a second panic would abort), not where panics abort.
+    pub(super) fn can_unwind(&self) -> bool {
+        !cfg!(panic = "abort") && !self.locals.are_ending() && !std::thread::panicking()
+    }
+
+    /// Keeps a panic for the resumer, unless it is the one that unwinds a dropped fiber.
+    #[cold]
+    fn keep_panic(&self, payload: Payload) {
+        if !payload.is::<Unwinding>() {
+            self.panic.set(Some(NonNull::from(Box::leak(payload))));
+        }
+    }
+
+    /// What the fiber panicked with, if it did.
+    #[inline]
+    pub(super) fn take_panic(&self) -> Option<Payload> {
+        let payload = self.panic.take()?;
+        // SAFETY: `enter` has leaked it from a box, and whoever takes it takes it once.
+        Some(unsafe { Box::from_raw(payload.as_ptr()) })
+    }
+}
+
+#[cold]
+fn unwind() -> ! {
+    // Not panic!: nothing went wrong, so nothing is printed.
+    panic::resume_unwind(Box::new(Unwinding))
+}
+
+/// The first and last function on a fiber's stack.
+///
+/// # Safety
+/// `data` is the address of the fiber's block, which is Running for the first time since it was prepared.
+unsafe extern "C" fn enter(data: *mut (), _order: usize) -> ! {
+    context::started();
+    // SAFETY: by the contract; and the block stays as long as its stack is in use.
+    let block = unsafe { &*data.cast::<Block>() };
+    let job = block.job.take().expect("a prepared fiber has a job");
+    // SAFETY: `prepare` has leaked it from a box, for this function to take once.
+    let job = unsafe { Box::from_raw(job.as_ptr()) };
+    let result = panic::catch_unwind(AssertUnwindSafe(job));
+    block.locals.end();
+    if let Err(payload) = result {
+        block.keep_panic(payload);
+    }
+    block.status.set_term();
+    Thread::with(|thread| thread.counters.fibers_ended.increment());
+    // SAFETY: the fiber is Running, so its resumer waits in `resumer`. Nothing on this stack is left to drop: the job and the
+    // result have been moved out.
+    unsafe { context::leave(&block.resumer, block.shares_float_control) }
+}

@@ -1,0 +1,201 @@
+//! Fibers that you drive by hand: each has its own stack, runs until it suspends, and goes on when it is resumed.
+//!
+//! A [`Fiber`] is an asymmetric, stackful coroutine. [`Fiber::resume`] runs it on the calling thread until it calls
+//! [`suspend`], from however deep in its calls, or ends. Fibers nest: a fiber may resume another, to any depth, and
+//! [`suspend`] always returns to whoever resumed. [`Coroutine`] is its typed sibling, which passes values in and out and
+//! is an [`Iterator`]. [`fiber_local!`](crate::fiber_local) is `thread_local!` for fibers.
+//!
+//! ```
+//! use fibrant::fiber::{self, Fiber, State};
+//!
+//! let fiber = Fiber::new(|| {
+//!     println!("one");
+//!     fiber::suspend();
+//!     println!("three");
+//! });
+//! assert_eq!(fiber.resume().unwrap(), State::Ready);
+//! println!("two");
+//! assert_eq!(fiber.resume().unwrap(), State::Term);
+//! ```
+//!
+//! # Inside
+//!
+//! This module calls [`context`](crate::context) for stacks and switches and writes to [`stats`](crate::stats).
+//!
+//! - `hand`: [`Fiber`], the owner's side: when a stack is taken, what may be resumed, how a fiber is dropped;
+//! - `block`: the control block at the top of each fiber's stack, its life told in words; entry, suspension, end;
+//! - `thread`: what a thread knows of its fibers;
+//! - `local`: fiber-locals; `coroutine`: values in and out; `overflow`: the message when a stack is too small;
+//! - `status`: where a fiber is in its life and what it waits for; `error`: what can go wrong.
+
+mod block;
+mod coroutine;
+mod error;
+mod hand;
+mod local;
+mod overflow;
+mod status;
+mod thread;
+
+pub use coroutine::{Coroutine, Progress, Yielder};
+pub use error::{ResetError, ResumeError};
+pub use hand::Fiber;
+pub use local::{AccessError, FiberLocal};
+pub use status::{State, WaitReason};
+
+use crate::{context, stats};
+use std::sync::Arc;
+use thread::Thread;
+
+/// The stack size of a fiber for which none is named, in bytes: 256 KiB. `FIBRANT=stack=512k` in the environment changes
+/// it for one run of a program.
+///
+/// ```
+/// assert_eq!(fibrant::fiber::DEFAULT_STACK_SIZE, 256 * 1024);
+/// ```
+pub const DEFAULT_STACK_SIZE: usize = context::stack::DEFAULT_SIZE;
+
+/// The smallest stack size, in bytes; who asks for less gets this.
+///
+/// ```
+/// use fibrant::fiber::{Fiber, MIN_STACK_SIZE};
+///
+/// let fiber = Fiber::with_stack_size(1, || {});
+/// assert!(fiber.stack_size() >= MIN_STACK_SIZE);
+/// ```
+pub const MIN_STACK_SIZE: usize = context::stack::MIN_SIZE;
+
+/// Suspends the fiber that calls it: the [`resume`](Fiber::resume) that runs it returns, and this call returns when the
+/// fiber is resumed next.
+///
+/// If the fiber is dropped instead, this call unwinds, so that the destructors of everything the fiber holds run. The
+/// unwinding is a panic without a message: [`catch_unwind`](std::panic::catch_unwind) sees it and should let it go on.
+///
+/// # Panics
+///
+/// Outside a [`Fiber`].
+///
+/// ```
+/// use fibrant::fiber::{self, Fiber};
+///
+/// fn deep(levels: u32) {
+///     if levels > 0 { deep(levels - 1) } else { fiber::suspend() }
+/// }
+/// let fiber = Fiber::new(|| deep(100));
+/// fiber.resume().unwrap(); // returns from the hundredth level of calls
+/// fiber.resume().unwrap(); // and goes on there
+/// ```
+#[inline]
+pub fn suspend() {
+    // No reference to the thread's state is kept across the suspension: see `Thread::with`.
+    match Thread::with(Thread::current) {
+        // SAFETY: the thread's current fiber is the one whose code runs now: this one's. Its block lives as long as its
+        // stack is in use, which it is while this call stands on it.
+        Some(block) => unsafe { block.as_ref() }.suspend(WaitReason::Suspended),
+        None => suspended_outside(),
+    }
+}
+
+#[cold]
+fn suspended_outside() -> ! {
+    panic!(
+        "fiber::suspend() was called outside a Fiber: only code that Fiber::resume runs can suspend itself"
+    )
+}
+
+/// The fiber that calls it, or `None` outside fibers.
+///
+/// ```
+/// use fibrant::fiber::{self, Fiber};
+///
+/// assert!(fiber::current().is_none());
+/// let fiber = Fiber::new(|| {
+///     let me = fiber::current().unwrap();
+///     assert_eq!(me.name(), Some("worker"));
+/// })
+/// .named("worker");
+/// fiber.resume().unwrap();
+/// ```
+pub fn current() -> Option<Handle> {
+    let block = Thread::with(Thread::current)?;
+    // SAFETY: as in `suspend`: the current fiber's block is in use while its code runs.
+    Some(unsafe { block.as_ref() }.identity.clone())
+}
+
+/// How many fibers there are in the process that have not ended: made, perhaps started, neither returned nor dropped.
+/// Abandoned ones (see [`Fiber`]) are not among them; [`stats::process`] counts those.
+///
+/// ```
+/// use fibrant::fiber::{Fiber, live_count};
+///
+/// let before = live_count();
+/// let fiber = Fiber::new(|| {});
+/// assert_eq!(live_count(), before + 1);
+/// fiber.resume().unwrap();
+/// assert_eq!(live_count(), before);
+/// ```
+pub fn live_count() -> usize {
+    let stats = stats::process();
+    let gone = stats.fibers_ended + stats.fibers_abandoned;
+    // Fibers of other threads may end between two reads, hence not a plain subtraction.
+    usize::try_from(stats.fibers_created.saturating_sub(gone)).unwrap_or(usize::MAX)
+}
+
+/// Gives the memory of idle stacks back to the system and returns how many stacks that were.
+///
+/// An ended fiber's stack keeps its memory so that the next fiber starts fast; when very many are idle the oldest are
+/// given back by themselves. This does it for all of them, except for the few that other threads keep at hand.
+///
+/// ```
+/// use fibrant::fiber::{self, Fiber};
+///
+/// Fiber::new(|| {}).resume().unwrap(); // dropped, so its stack is idle
+/// assert!(fiber::trim_stacks() >= 1);
+/// ```
+pub fn trim_stacks() -> usize {
+    Thread::with(|thread| thread.stacks.flush());
+    context::stack::trim()
+}
+
+/// Who a fiber is: its id and name. Cheap to clone, and may be kept and sent anywhere.
+///
+/// ```
+/// use fibrant::fiber::{self, Fiber};
+/// use std::sync::mpsc;
+///
+/// let (sender, receiver) = mpsc::channel();
+/// let fiber = Fiber::new(move || sender.send(fiber::current().unwrap()).unwrap());
+/// fiber.resume().unwrap();
+/// let handle = receiver.recv().unwrap();
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| println!("it was {handle:?}"));
+/// });
+/// assert_eq!(handle.id(), fiber.id());
+/// ```
+#[derive(Clone, Debug)]
+pub struct Handle {
+    id: u64,
+    name: Option<Arc<str>>,
+}
+
+impl Handle {
+    /// The fiber's number: no other fiber of this process has or had it.
+    ///
+    /// ```
+    /// # use fibrant::fiber::{self, Fiber};
+    /// Fiber::new(|| println!("fiber {}", fiber::current().unwrap().id())).resume().unwrap();
+    /// ```
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The fiber's name, if it was given one.
+    ///
+    /// ```
+    /// # use fibrant::fiber::{self, Fiber};
+    /// Fiber::new(|| assert_eq!(fiber::current().unwrap().name(), None)).resume().unwrap();
+    /// ```
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+}

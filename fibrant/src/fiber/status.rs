@@ -1,0 +1,97 @@
+//! Where a fiber is in its life and, if it waits, what for: one byte of its control block.
+//!
+//! [`block`](super::block) writes it at each switch; the owner, dumps and counters read it, later from other threads, too.
+
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// Where a fiber is in its life.
+///
+/// ```
+/// use fibrant::fiber::{self, Fiber, State};
+///
+/// let fiber = Fiber::new(fiber::suspend);
+/// assert_eq!(fiber.state(), State::Init);
+/// assert_eq!(fiber.resume().unwrap(), State::Ready);
+/// assert_eq!(fiber.resume().unwrap(), State::Term);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Not started, or reset.
+    Init,
+    /// Suspended: it can be resumed.
+    Ready,
+    /// Running, or waiting for a fiber that it has resumed.
+    Running,
+    /// Ended: it returned, panicked, or was unwound.
+    Term,
+}
+
+/// Why a fiber is not running. More reasons come with the things a fiber can wait for.
+///
+/// ```
+/// use fibrant::fiber::{self, Fiber, WaitReason};
+///
+/// let fiber = Fiber::new(fiber::suspend);
+/// assert_eq!(fiber.wait_reason(), None); // not started
+/// fiber.resume().unwrap();
+/// assert_eq!(fiber.wait_reason(), Some(WaitReason::Suspended));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WaitReason {
+    /// It called [`suspend`](super::suspend) and waits for its owner to resume it.
+    Suspended,
+}
+
+/// A fiber's state and, in Ready, its reason: written by the fiber's thread, read by any. One byte, because a switch is so
+/// short that a second store shows.
+pub(super) struct Status(AtomicU8);
+
+impl Status {
+    const INIT: u8 = 0;
+    const RUNNING: u8 = 1;
+    const TERM: u8 = 2;
+    /// From here on: Ready, for the reason whose number is added.
+    const READY: u8 = 3;
+
+    pub(super) const fn init() -> Status {
+        Status(AtomicU8::new(Status::INIT))
+    }
+
+    #[inline(always)]
+    pub(super) fn set_init(&self) {
+        self.0.store(Status::INIT, Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn set_running(&self) {
+        self.0.store(Status::RUNNING, Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn set_term(&self) {
+        self.0.store(Status::TERM, Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn set_ready(&self, reason: WaitReason) {
+        self.0.store(Status::READY + reason as u8, Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn state(&self) -> State {
+        match self.0.load(Relaxed) {
+            Status::INIT => State::Init,
+            Status::RUNNING => State::Running,
+            Status::TERM => State::Term,
+            _ => State::Ready,
+        }
+    }
+
+    pub(super) fn reason(&self) -> Option<WaitReason> {
+        match self.0.load(Relaxed).checked_sub(Status::READY)? {
+            code if code == WaitReason::Suspended as u8 => Some(WaitReason::Suspended),
+            code => unreachable!("no wait reason has the number {code}"),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What a thread knows of its fibers.
+//!
+//! [`hand`](super::hand), [`block`](super::block) and [`local`](super::local) come here for the current fiber, the thread's
+//! idle stacks and its counters. A thread gets this state when it first has to do with fibers and loses it when it ends.
+//!
+//! The only thread-local variable is a pointer to it, so that fibers with thread-locals of their own can be given the same
+//! pointer.
+
+use super::block::Block;
+use super::local::Locals;
+use super::overflow;
+use crate::context::stack::Cache;
+use crate::stats::ThreadCounters;
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// How many fiber ids a thread reserves at once.
+const ID_BATCH: u64 = 1024;
+
+/// A thread's state. Its fields are for its own thread only.
+pub(super) struct Thread {
+    /// The innermost fiber that runs on this thread; its resumers follow through [`Block::parent`].
+    current: Cell<Option<NonNull<Block>>>,
+    /// What this thread counts.
+    pub(super) counters: ThreadCounters,
+    /// The stacks it keeps at hand.
+    pub(super) stacks: Cache,
+    /// The values of fiber-locals outside fibers.
+    pub(super) locals: Locals,
+    /// The next fiber id, and the first one that is not this thread's to give.
+    ids: Cell<(u64, u64)>,
+    /// Where the overflow handler runs, if the thread had no such place yet.
+    _signal_stack: Option<overflow::SignalStack>,
+}
+
+thread_local! {
+    /// This thread's state, null before its first use and after its end.
+    static THREAD: Cell<*const Thread> = const { Cell::new(ptr::null()) };
+
+    /// Ends this thread's state when the thread ends.
+    static END: End = const { End };
+}
+
+impl Thread {
+    /// Calls `f` with this thread's state.
+    ///
+    /// `f` must not suspend the fiber that it runs on: when the fiber goes on, in the destructor of some thread-local, the
+    /// thread's state may have ended and been made anew.
+    #[inline(always)]
+    pub(super) fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
+        let mut thread = THREAD.get();
+        if thread.is_null() {
+            thread = Thread::make();
+        }
+        // SAFETY: the pointer is null unless it is that of a state that `make` has leaked and `End` has not freed. `End` runs
+        // on this thread when its thread-locals are destroyed, one after the other, so not while `f` does: `f` would have to
+        // be suspended in the meantime, which it does not do.
+        f(unsafe { &*thread })
+    }
+
+    #[cold]
+    fn make() -> *const Thread {
+        // Refused if the thread's locals are being destroyed and ours has been: this state is then never freed, so it must
+        // not keep stacks. It happens at most once per thread.
+        let ends = END.try_with(|_| ()).is_ok();
+        let thread: *const Thread = Box::into_raw(Box::new(Thread {
+            current: Cell::new(None),
+            counters: ThreadCounters::register(),
+            stacks: Cache::new(ends),
+            locals: Locals::new(),
+            ids: Cell::new((0, 0)),
+            _signal_stack: overflow::prepare_thread(),
+        }));
+        THREAD.set(thread);
+        thread
+    }
+
+    /// The innermost fiber that runs on this thread.
+    #[inline(always)]
+    pub(super) fn current(&self) -> Option<NonNull<Block>> {
+        self.current.get()
+    }
+
+    /// Makes another fiber the innermost one that runs here.
+    #[inline(always)]
+    pub(super) fn set_current(&self, block: Option<NonNull<Block>>) {
+        self.current.set(block);
+    }
+
+    /// The current fiber, for the overflow handler: `None` also if the thread has nothing to do with fibers.
+    pub(super) fn current_in_signal_handler() -> Option<NonNull<Block>> {
+        let thread = THREAD.get();
+        // SAFETY: as in `with`; the handler interrupts this thread and reads one cell.
+        unsafe { thread.as_ref() }?.current.get()
+    }
+
+    /// A number that no other fiber has.
+    #[inline(always)]
+    pub(super) fn next_id(&self) -> u64 {
+        let (next, end) = self.ids.get();
+        if next == end {
+            return self.reserve_ids();
+        }
+        self.ids.set((next + 1, end));
+        next
+    }
+
+    #[cold]
+    fn reserve_ids(&self) -> u64 {
+        /// The first id that no thread has reserved.
+        static UNUSED: AtomicU64 = AtomicU64::new(1);
+        let first = UNUSED.fetch_add(ID_BATCH, Relaxed);
+        self.ids.set((first + 1, first + ID_BATCH));
+        first
+    }
+}
+
+/// Frees a thread's state when the thread ends.
+struct End;
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // Destructors of fiber-locals are the user's code and may use fibers, so the state is still in place for them.
+        if !THREAD.get().is_null() {
+            Thread::with(|thread| thread.locals.end());
+        }
+        let thread = THREAD.replace(ptr::null()).cast_mut();
+        if !thread.is_null() {
+            // SAFETY: it came from a box in `make`, and as the pointer was just cleared nobody finds it any more. Whoever had
+            // it from `with` has returned: this is a destructor of the thread's, which begins after everything else.
+            drop(unsafe { Box::from_raw(thread) });
+        }
+    }
+}

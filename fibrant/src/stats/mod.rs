@@ -1,0 +1,175 @@
+//! Counters: what happened, per thread and in the whole process.
+//!
+//! A leaf: everyone may write here, it calls nothing of ours. Each thread that uses fibers has its own [`Counters`], which
+//! only that thread writes and anyone may read; a counter is one plain addition, no locked instruction. What an ended
+//! thread counted is kept in the process's total.
+//!
+//! ```
+//! use fibrant::fiber::Fiber;
+//!
+//! let before = fibrant::stats::current_thread();
+//! let fiber = Fiber::new(|| {});
+//! fiber.resume().unwrap();
+//! let after = fibrant::stats::current_thread();
+//! assert_eq!(after.fibers_created - before.fibers_created, 1);
+//! assert_eq!(after.switches - before.switches, 2); // there and back
+//! ```
+
+mod counter;
+
+use counter::Counter;
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Makes, from one list, the counters that are written, the figures that are read, and the ways between them.
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// What one thread counts. Only that thread writes.
+        #[derive(Default)]
+        pub(crate) struct Counters {
+            $($(#[doc = $doc])+ pub(crate) $name: Counter,)+
+        }
+
+        impl Counters {
+            fn read(&self) -> Stats {
+                Stats { $($name: self.$name.get(),)+ }
+            }
+        }
+
+        /// Figures read off the counters at one moment, by [`current_thread`] or [`process`].
+        ///
+        /// ```
+        /// let stats = fibrant::stats::process();
+        /// println!("{} switches, {} stacks used again", stats.switches, stats.stacks_reused);
+        /// assert!(stats.fibers_ended <= stats.fibers_created);
+        /// ```
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Stats {
+            $($(#[doc = $doc])+ pub $name: u64,)+
+        }
+
+        impl Stats {
+            const ZERO: Stats = Stats { $($name: 0,)+ };
+
+            fn add(&mut self, other: Stats) {
+                $(self.$name += other.$name;)+
+            }
+        }
+    };
+}
+
+counters! {
+    /// Switches from one stack to another. Resuming a fiber until it suspends makes two, counted when it has.
+    switches,
+    /// Fibers made, counting a reset of an ended one.
+    fibers_created,
+    /// Fibers that ended: returned, panicked, were unwound, or were dropped before they started.
+    fibers_ended,
+    /// Fibers that were dropped while suspended and could not be unwound. Their stacks are lost.
+    fibers_abandoned,
+    /// Stacks that were used for the first time.
+    stacks_fresh,
+    /// Stacks that were used again.
+    stacks_reused,
+}
+
+/// All counters there are.
+struct Registry {
+    /// Those of threads that live.
+    threads: Vec<Arc<Counters>>,
+    /// The sum of those of threads that have ended.
+    ended: Stats,
+}
+
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
+    threads: Vec::new(),
+    ended: Stats::ZERO,
+});
+
+fn registry() -> MutexGuard<'static, Registry> {
+    // Nothing panics halfway through a change, so a poisoned registry is still right.
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+thread_local! {
+    /// This thread's counters, for those who ask; null while it has none.
+    static OWN: Cell<*const Counters> = const { Cell::new(ptr::null()) };
+}
+
+/// A thread's counters, part of the process's total while this lives; what they counted stays in it afterwards.
+pub(crate) struct ThreadCounters {
+    counters: Arc<Counters>,
+    /// Neither Send nor Sync: counters have one writer.
+    _own: PhantomData<*const ()>,
+}
+
+impl ThreadCounters {
+    /// Counters for this thread.
+    pub(crate) fn register() -> ThreadCounters {
+        let counters = Arc::new(Counters::default());
+        OWN.set(&raw const *counters);
+        registry().threads.push(Arc::clone(&counters));
+        ThreadCounters {
+            counters,
+            _own: PhantomData,
+        }
+    }
+}
+
+impl Deref for ThreadCounters {
+    type Target = Counters;
+
+    #[inline(always)]
+    fn deref(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+impl Drop for ThreadCounters {
+    fn drop(&mut self) {
+        OWN.set(ptr::null());
+        let mut registry = registry();
+        registry
+            .threads
+            .retain(|other| !Arc::ptr_eq(other, &self.counters));
+        registry.ended.add(self.counters.read());
+    }
+}
+
+/// What this thread has counted so far.
+///
+/// ```
+/// use fibrant::{fiber::Fiber, stats};
+///
+/// Fiber::new(|| {}).resume().unwrap();
+/// assert!(stats::current_thread().switches >= 2);
+/// std::thread::spawn(|| assert_eq!(stats::current_thread().switches, 0)).join().unwrap();
+/// ```
+pub fn current_thread() -> Stats {
+    // SAFETY: the pointer is null or that of counters which this thread registered and still holds (or has leaked): the
+    // drop that frees them clears it, on this thread, as neither they nor the pointer can change threads.
+    unsafe { OWN.get().as_ref() }.map_or_else(Stats::default, Counters::read)
+}
+
+/// What all threads have counted so far, those that have ended included. Other threads go on counting meanwhile, so the
+/// figures are of about the same moment, not of exactly one.
+///
+/// ```
+/// use fibrant::{fiber::Fiber, stats};
+///
+/// std::thread::spawn(|| Fiber::new(|| {}).resume().unwrap()).join().unwrap();
+/// assert!(stats::process().fibers_ended >= 1);
+/// ```
+pub fn process() -> Stats {
+    let registry = registry();
+    let mut total = registry.ended;
+    for counters in &registry.threads {
+        total.add(counters.read());
+    }
+    total
+}
