@@ -178,7 +178,7 @@ impl Block {
     #[inline(always)]
     pub(super) fn suspend(&self, reason: WaitReason) {
         debug_assert_eq!(self.state(), State::Running);
-        self.status.set_ready(reason);
+        self.status.set_ready(reason, std::thread::panicking());
         // SAFETY: the fiber is Running, so its resumer waits in `resumer`, saved on this thread, and its own context is spent;
         // the block stays in place while the fiber has started and not ended.
         let order = unsafe { self.switch(&self.context, &self.resumer, 0) };
@@ -204,10 +204,11 @@ impl Block {
         }
     }
 
-    /// Whether a fiber in Ready can be unwound: not from a destructor of its locals, not while the thread is panicking (the
-    /// fiber itself perhaps, suspended in a destructor: a second panic would abort), not where panics abort.
+    /// Whether a fiber in Ready can be unwound: not from a destructor of its locals, not where panics abort, and not if it
+    /// may be panicking itself, suspended in a destructor that runs because of it: a second panic there would abort.
+    /// (Whether it is its own panic or that of whoever resumed it cannot be told.)
     pub(super) fn can_unwind(&self) -> bool {
-        !cfg!(panic = "abort") && !self.locals.are_ending() && !std::thread::panicking()
+        !cfg!(panic = "abort") && !self.locals.are_ending() && !self.status.was_panicking()
     }
 
     /// Keeps a panic for the resumer, unless it is the one that unwinds a dropped fiber.

@@ -50,7 +50,7 @@ use std::sync::Arc;
 /// run, and its stack is free again. A fiber that cannot be unwound is *abandoned*: it never runs again, nothing that it
 /// holds is dropped, its stack is never used again, and [`Stats::fibers_abandoned`](crate::stats::Stats::fibers_abandoned)
 /// counts it. That happens to a fiber that catches the unwinding and suspends once more, that is suspended in a destructor
-/// of a fiber-local, or that is dropped while its thread is panicking, and in programs built with `panic = "abort"`.
+/// of a fiber-local or, while panicking, in any destructor, and in programs built with `panic = "abort"`.
 ///
 /// # Threads
 ///

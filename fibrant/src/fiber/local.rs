@@ -9,7 +9,8 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::fmt;
-use std::mem;
+use std::panic::{self, AssertUnwindSafe};
+use std::process;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -372,13 +373,15 @@ impl Locals {
     }
 
     fn drop_all(&self) {
-        let abort = AbortOnUnwind;
         while let Some(value) = self.next_to_drop() {
             // SAFETY: it was leaked from a box in `insert`, and has just been marked as destroyed, so that nobody gets at it
             // any more; whoever had it from `try_with` is done, or is a destructor of another value that has returned.
-            drop(unsafe { Box::from_raw(value.as_ptr()) });
+            let value = unsafe { Box::from_raw(value.as_ptr()) };
+            if panic::catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
+                eprintln!("fibrant: a destructor of a fiber-local panicked; the program ends");
+                process::abort();
+            }
         }
-        mem::forget(abort);
         if let Some(values) = self.0.take() {
             // SAFETY: leaked from a box in `insert`, and nobody finds it any more.
             drop(unsafe { Box::from_raw(values.as_ptr()) });
@@ -395,15 +398,5 @@ impl Locals {
             *slot = Slot::Destroyed;
             Some(value)
         })
-    }
-}
-
-/// Ends the program if it is dropped, which only unwinding does.
-struct AbortOnUnwind;
-
-impl Drop for AbortOnUnwind {
-    fn drop(&mut self) {
-        eprintln!("fibrant: a destructor of a fiber-local panicked; the program ends");
-        std::process::abort();
     }
 }

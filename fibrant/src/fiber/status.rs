@@ -43,8 +43,8 @@ pub enum WaitReason {
     Suspended,
 }
 
-/// A fiber's state and, in Ready, its reason: written by the fiber's thread, read by any. One byte, because a switch is so
-/// short that a second store shows.
+/// A fiber's state and, in Ready, its reason and whether its thread was panicking: written by the fiber's thread, read by
+/// any. One byte, because a switch is so short that a second store shows.
 pub(super) struct Status(AtomicU8);
 
 impl Status {
@@ -53,6 +53,8 @@ impl Status {
     const TERM: u8 = 2;
     /// From here on: Ready, for the reason whose number is added.
     const READY: u8 = 3;
+    /// Added to that if the thread was panicking.
+    const PANICKING: u8 = 0x80;
 
     pub(super) const fn init() -> Status {
         Status(AtomicU8::new(Status::INIT))
@@ -74,8 +76,14 @@ impl Status {
     }
 
     #[inline(always)]
-    pub(super) fn set_ready(&self, reason: WaitReason) {
-        self.0.store(Status::READY + reason as u8, Relaxed);
+    pub(super) fn set_ready(&self, reason: WaitReason, panicking: bool) {
+        let panicking = u8::from(panicking) * Status::PANICKING;
+        self.0.store((Status::READY + reason as u8) | panicking, Relaxed);
+    }
+
+    /// Whether it was suspended while its thread was panicking.
+    pub(super) fn was_panicking(&self) -> bool {
+        self.0.load(Relaxed) & Status::PANICKING != 0
     }
 
     #[inline(always)]
@@ -89,7 +97,7 @@ impl Status {
     }
 
     pub(super) fn reason(&self) -> Option<WaitReason> {
-        match self.0.load(Relaxed).checked_sub(Status::READY)? {
+        match (self.0.load(Relaxed) & !Status::PANICKING).checked_sub(Status::READY)? {
             code if code == WaitReason::Suspended as u8 => Some(WaitReason::Suspended),
             code => unreachable!("no wait reason has the number {code}"),
         }

@@ -125,10 +125,11 @@ impl Pool {
     /// Trims the warm slots of all pools. Returns how many they were.
     pub(super) fn trim_all() -> usize {
         let pools = lock(&POOLS).clone();
-        pools
-            .iter()
-            .map(|pool| pool.trim(std::mem::take(&mut lock(&pool.slots).warm)))
-            .sum()
+        let trim_pool = |pool: &&'static Pool| {
+            let warm = std::mem::take(&mut lock(&pool.slots).warm); // the lock ends here: trimming takes it again
+            pool.trim(warm)
+        };
+        pools.iter().map(trim_pool).sum()
     }
 
     /// Gives the memory of these slots, which nobody has now, back to the kernel; they are cold then.
