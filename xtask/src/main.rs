@@ -1,0 +1,131 @@
+//! `cargo xtask`: what is done with this workspace besides building it.
+//!
+//! People and `.ci/run` call it, by the alias in `.cargo/config.toml`. This file understands the command line and hands
+//! over to [`test`], [`soak`], [`red`] or [`bench`], which run everything through [`run`] and get what they need
+//! from [`tools`]. It ends with 0 if all is well, 1 if something failed and 2 if it was not understood.
+
+mod bench;
+mod red;
+mod run;
+mod soak;
+mod test;
+mod tools;
+
+use run::Outcome;
+use std::path::Path;
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+cargo xtask test [--without NAME,NAME...]   every check there is; --without leaves steps out
+cargo xtask soak [TIMES]                    every test TIMES times (20) on a busy machine
+cargo xtask red [NAME...]                   each break in tests/red must make its test fail
+cargo xtask bench [FILTER]                  the benchmarks, or those whose name contains FILTER";
+
+/// What the command line asks for.
+#[derive(Debug, PartialEq)]
+enum Job {
+    Test { without: Vec<String> },
+    Soak { times: u32 },
+    Red { names: Vec<String> },
+    Bench { filter: Vec<String> },
+    Help,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match understand(&arguments) {
+        Ok(job) => finish(carry_out(job)),
+        Err(problem) => {
+            eprintln!("error: {problem}\n\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn understand(arguments: &[String]) -> Outcome<Job> {
+    let Some((job, rest)) = arguments.split_first() else {
+        return Err("what is to be done?".to_owned());
+    };
+    match job.as_str() {
+        "test" => Ok(Job::Test {
+            without: test::left_out(rest)?,
+        }),
+        "soak" => Ok(Job::Soak {
+            times: soak::times(rest)?,
+        }),
+        "red" => Ok(Job::Red { names: rest.to_vec() }),
+        "bench" => Ok(Job::Bench { filter: rest.to_vec() }),
+        "help" | "--help" | "-h" => Ok(Job::Help),
+        other => Err(format!("'{other}' is none of test, soak, red and bench")),
+    }
+}
+
+/// Every job runs in the workspace's folder, wherever it was started.
+fn carry_out(job: Job) -> Outcome {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask lies in the workspace");
+    std::env::set_current_dir(root).map_err(|error| format!("{}: {error}", root.display()))?;
+    match job {
+        Job::Test { without } => test::run(&without),
+        Job::Soak { times } => soak::run(times),
+        Job::Red { names } => red::run(&names),
+        Job::Bench { filter } => bench::run(&filter),
+        Job::Help => {
+            println!("{USAGE}");
+            Ok(())
+        }
+    }
+}
+
+fn finish(outcome: Outcome) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("error: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn understood(line: &str) -> Outcome<Job> {
+        understand(&line.split_whitespace().map(String::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn understands_each_job() {
+        let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+        assert_eq!(understood("test"), Ok(Job::Test { without: names(&[]) }));
+        assert_eq!(
+            understood("test --without asan,msrv"),
+            Ok(Job::Test {
+                without: names(&["asan", "msrv"])
+            })
+        );
+        assert_eq!(understood("soak"), Ok(Job::Soak { times: 20 }));
+        assert_eq!(understood("soak 3"), Ok(Job::Soak { times: 3 }));
+        assert_eq!(
+            understood("red one two"),
+            Ok(Job::Red {
+                names: names(&["one", "two"])
+            })
+        );
+        assert_eq!(
+            understood("bench switch"),
+            Ok(Job::Bench {
+                filter: names(&["switch"])
+            })
+        );
+        assert_eq!(understood("--help"), Ok(Job::Help));
+    }
+
+    #[test]
+    fn names_what_it_does_not_understand() {
+        assert!(understood("").is_err());
+        assert!(understood("tset").unwrap_err().contains("'tset'"));
+    }
+}
