@@ -54,7 +54,9 @@ fn understand(arguments: &[String]) -> Outcome<Job> {
             times: soak::times(rest)?,
         }),
         "red" => Ok(Job::Red { names: rest.to_vec() }),
-        "bench" => Ok(Job::Bench { filter: rest.to_vec() }),
+        "bench" => Ok(Job::Bench {
+            filter: rest.to_vec(),
+        }),
         "help" | "--help" | "-h" => Ok(Job::Help),
         other => Err(format!("'{other}' is none of test, soak, red and bench")),
     }

@@ -7,6 +7,7 @@ use std::io::{self, Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// A result, or what went wrong in words for whoever started this program.
@@ -93,7 +94,9 @@ pub fn quietly(mut command: Command, limit: Duration) -> Outcome<Ending> {
 
 /// A file that goes away by itself. Not a pipe: what a test has started and forgotten would keep a pipe open.
 fn nameless_file() -> io::Result<File> {
-    let path = std::env::temp_dir().join(format!("xtask-{}", std::process::id()));
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let unique = (std::process::id(), COUNT.fetch_add(1, Relaxed));
+    let path = std::env::temp_dir().join(format!("xtask-{}-{}", unique.0, unique.1));
     let file = File::options()
         .read(true)
         .write(true)
@@ -217,16 +220,28 @@ mod tests {
 
     #[test]
     fn other_messages_tell_of_none() {
-        let library = MESSAGE.replace("\"executable\":\"/home/me/target/debug/deps/local-e4\"", "\"executable\":null");
+        let library = MESSAGE.replace(
+            "\"executable\":\"/home/me/target/debug/deps/local-e4\"",
+            "\"executable\":null",
+        );
         assert_eq!(test_program(&library), None);
-        let example = MESSAGE.replace("\"overflow_checks\":true,\"test\":true", "\"overflow_checks\":true,\"test\":false");
+        let example = MESSAGE.replace(
+            "\"overflow_checks\":true,\"test\":true",
+            "\"overflow_checks\":true,\"test\":false",
+        );
         assert_eq!(test_program(&example), None);
-        assert_eq!(test_program(r#"{"reason":"build-finished","success":true}"#), None);
+        assert_eq!(
+            test_program(r#"{"reason":"build-finished","success":true}"#),
+            None
+        );
     }
 
     #[test]
     fn understands_escapes() {
-        assert_eq!(text_field(r#"{"name":"a \"b\" c\\d"}"#, "name").as_deref(), Some(r#"a "b" c\d"#));
+        assert_eq!(
+            text_field(r#"{"name":"a \"b\" c\\d"}"#, "name").as_deref(),
+            Some(r#"a "b" c\d"#)
+        );
         assert_eq!(text_field(r#"{"name":null,"other":"x"}"#, "name"), None);
     }
 
@@ -256,6 +271,9 @@ mod tests {
         assert_eq!(ending.how, "killed after 0 s");
         let status = fs::read_to_string(format!("/proc/{}/status", ending.output.trim()));
         // It may be waiting for its new parent to notice.
-        assert!(status.map_or(true, |status| status.contains("State:\tZ")), "it is still running");
+        assert!(
+            status.map_or(true, |status| status.contains("State:\tZ")),
+            "it is still running"
+        );
     }
 }

@@ -1,0 +1,452 @@
+//! `cargo xtask test`: every check there is, in the order in which it fails soonest.
+//!
+//! `main` calls it. Its steps run cargo, git, valgrind and an emulator through [`run`](crate::run); what only some
+//! machines have comes from [`tools`](crate::tools).
+
+use crate::run::{self, Outcome, TestProgram};
+use crate::tools::{self, Supply, Tool};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where the deliberate breaks of `cargo xtask red` are.
+pub const PATCHES: &str = "tests/red";
+
+/// The tests that the slow steps repeat: all of the switching, without those that only count or measure.
+const SWITCHING: [&str; 3] = ["fiber", "local", "coroutine"];
+
+/// Tests that valgrind cannot run, each with the reason.
+const NOT_UNDER_VALGRIND: [&str; 0] = [];
+
+/// Tests that AddressSanitizer cannot run, each with the reason.
+const NOT_UNDER_ASAN: [&str; 1] = [
+    // It compares addresses of local variables, which ASan moves off the stack to notice their use after a return.
+    "reset_runs_something_new_on_the_same_stack",
+];
+
+/// The tests that are repeated on the other machine: what depends on its instructions, pages or unwinding.
+const ON_AARCH64: [&str; 7] = [
+    "fiber",
+    "local",
+    "coroutine",
+    "registers",
+    "stacks",
+    "overflow",
+    "backtrace",
+];
+
+/// Runs programs for aarch64 here, with that machine's libraries.
+const EMULATOR: &str = "qemu-aarch64 -L /usr/aarch64-linux-gnu";
+
+/// One of the checks.
+struct Step {
+    name: &'static str,
+    action: fn() -> Outcome,
+    needs: fn() -> Outcome<Vec<Tool>>,
+    /// Why this machine does not need it.
+    pointless: Option<&'static str>,
+}
+
+impl Step {
+    /// A step that needs nothing but what builds the workspace.
+    const fn plain(name: &'static str, action: fn() -> Outcome) -> Step {
+        Step {
+            name,
+            action,
+            needs: || Ok(Vec::new()),
+            pointless: None,
+        }
+    }
+}
+
+const STEPS: [Step; 12] = [
+    Step::plain("format", format),
+    Step::plain("lint", lint),
+    Step::plain("docs", docs),
+    Step::plain("debug", debug_tests),
+    Step::plain("release", release_tests),
+    Step::plain("examples", examples),
+    Step::plain("package", package),
+    Step::plain("patches", patches_apply),
+    Step {
+        needs: || Ok(vec![Tool::Toolchain(oldest_rust()?)]),
+        ..Step::plain("msrv", msrv)
+    },
+    Step {
+        needs: || Ok(vec![VALGRIND]),
+        ..Step::plain("valgrind", valgrind)
+    },
+    Step {
+        needs: || Ok(vec![Tool::Toolchain("nightly".to_owned())]),
+        pointless: if cfg!(target_arch = "x86_64") {
+            None
+        } else {
+            Some("for x86_64 hosts")
+        },
+        ..Step::plain("asan", asan)
+    },
+    Step {
+        needs: || Ok(Vec::from(CROSS_TOOLS)),
+        pointless: if cfg!(target_arch = "aarch64") {
+            Some("this host is one")
+        } else {
+            None
+        },
+        ..Step::plain("aarch64", aarch64)
+    },
+];
+
+const VALGRIND: Tool = Tool::Package {
+    name: "valgrind",
+    shown_by: "valgrind",
+};
+
+const CROSS_TOOLS: [Tool; 4] = [
+    Tool::Package {
+        name: "gcc-aarch64-linux-gnu",
+        shown_by: "aarch64-linux-gnu-gcc",
+    },
+    Tool::Package {
+        name: "libc6-dev-arm64-cross",
+        shown_by: "/usr/aarch64-linux-gnu/lib/crt1.o",
+    },
+    Tool::Package {
+        name: "qemu-user",
+        shown_by: "qemu-aarch64",
+    },
+    Tool::Target("aarch64-unknown-linux-gnu"),
+];
+
+/// What became of a step.
+enum Fate {
+    Passed(Duration),
+    /// Its tools are missing; the text says which.
+    NotRun(String),
+    LeftOut(&'static str),
+}
+
+/// Runs all steps but those named, up to the first that fails.
+pub fn run(without: &[String]) -> Outcome {
+    let mut fates = Vec::new();
+    for step in &STEPS {
+        match attempt(step, without) {
+            Ok(fate) => fates.push((step.name, fate)),
+            Err(problem) => {
+                println!("{}", count(&fates, 1));
+                return Err(format!("step {} failed: {problem}", step.name));
+            }
+        }
+    }
+    report(&fates);
+    Ok(())
+}
+
+fn attempt(step: &Step, without: &[String]) -> Outcome<Fate> {
+    if without.iter().any(|name| name == step.name) {
+        return Ok(Fate::LeftOut("--without"));
+    }
+    if let Some(reason) = step.pointless {
+        return Ok(Fate::LeftOut(reason));
+    }
+    match tools::provide(step.name, &(step.needs)()?)? {
+        Supply::Complete => Ok(Fate::Passed(run::step(step.name, step.action)?)),
+        Supply::Lacks(needs) => Ok(Fate::NotRun(needs)),
+    }
+}
+
+/// The steps that the command line leaves out.
+pub fn left_out(arguments: &[String]) -> Outcome<Vec<String>> {
+    let mut names = Vec::new();
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        if argument != "--without" {
+            return Err(format!("'{argument}' is not --without"));
+        }
+        let list = arguments.next().ok_or("--without needs names of steps")?;
+        names.extend(list.split(',').map(String::from));
+    }
+    let known = STEPS.map(|step| step.name);
+    match names.iter().find(|name| !known.contains(&name.as_str())) {
+        Some(name) => Err(format!(
+            "there is no step '{name}'; there are {}",
+            known.join(", ")
+        )),
+        None => Ok(names),
+    }
+}
+
+fn report(fates: &[(&str, Fate)]) {
+    println!("\n{:<10} {:<30} {:>8}", "step", "result", "seconds");
+    for (name, fate) in fates {
+        let (result, seconds) = match fate {
+            Fate::Passed(took) => ("ok".to_owned(), format!("{:.1}", took.as_secs_f64())),
+            Fate::NotRun(_) => ("NOT RUN".to_owned(), String::new()),
+            Fate::LeftOut(reason) => (format!("left out ({reason})"), String::new()),
+        };
+        println!("{name:<10} {result:<30} {seconds:>8}");
+    }
+    warn_of_gaps(fates);
+    if fates.iter().all(|(_, fate)| matches!(fate, Fate::Passed(_))) {
+        println!("\nall steps passed");
+    }
+    println!("{}", count(fates, 0));
+}
+
+/// A box that cannot be overlooked, if a step could not run.
+fn warn_of_gaps(fates: &[(&str, Fate)]) {
+    let gaps: Vec<String> = fates
+        .iter()
+        .filter_map(|(name, fate)| match fate {
+            Fate::NotRun(needs) => Some(format!("NOT RUN: {name} ({needs})")),
+            _ => None,
+        })
+        .collect();
+    let Some(width) = gaps.iter().map(|gap| gap.chars().count()).max() else {
+        return;
+    };
+    let edge = "#".repeat(width + 4);
+    println!("\n{edge}");
+    for gap in gaps {
+        println!("# {gap:<width$} #");
+    }
+    println!("{edge}");
+}
+
+fn count(fates: &[(&str, Fate)], failed: usize) -> String {
+    let passed = fates
+        .iter()
+        .filter(|(_, fate)| matches!(fate, Fate::Passed(_)))
+        .count();
+    match fates.len() - passed {
+        0 => format!("{passed} passed, {failed} failed"),
+        skipped => format!("{passed} passed, {failed} failed, {skipped} skipped"),
+    }
+}
+
+fn openly(line: &str) -> Outcome {
+    run::openly(run::line(line))
+}
+
+fn format() -> Outcome {
+    openly("cargo fmt --all -- --check")
+}
+
+fn lint() -> Outcome {
+    openly("cargo clippy --workspace --all-targets --all-features -- -D warnings")
+}
+
+/// What users read, then what we read: links in private modules must lead somewhere, too.
+fn docs() -> Outcome {
+    for packages in ["--workspace", "-p fibrant --document-private-items"] {
+        let mut command = run::line(&format!("cargo doc --no-deps --all-features {packages}"));
+        command.env("RUSTDOCFLAGS", "-D warnings");
+        run::openly(command)?;
+    }
+    Ok(())
+}
+
+/// The benchmarks are only built: they take minutes, and what they measure here is of no use.
+fn debug_tests() -> Outcome {
+    openly("cargo test -p fibrant -p xtask")?;
+    openly("cargo build -p bench --all-targets")
+}
+
+fn release_tests() -> Outcome {
+    openly("cargo test --release -p fibrant")
+}
+
+fn examples() -> Outcome {
+    openly("cargo run -p fibrant --example tour")?;
+    openly("cargo run -p fibrant --release --example tour")?;
+    openly("cargo run -p fibrant --profile panic-abort --example panic_abort")
+}
+
+/// The package is built as its users would get it.
+fn package() -> Outcome {
+    let list = "cargo package -p fibrant --allow-dirty --no-verify --quiet --list";
+    if !run::answer(run::line(list))?
+        .lines()
+        .any(|file| file == "README.md")
+    {
+        return Err("the package lacks README.md".to_owned());
+    }
+    openly("cargo package -p fibrant --allow-dirty")
+}
+
+/// A break that no longer applies proves nothing; `cargo xtask red` itself takes too long to be run each time.
+fn patches_apply() -> Outcome {
+    for patch in patches()? {
+        let mut command = run::line("git apply --check");
+        command.arg(&patch);
+        run::openly(command)
+            .map_err(|problem| format!("{} does not apply any more: {problem}", patch.display()))?;
+    }
+    Ok(())
+}
+
+/// The files of deliberate breaks, in order of their names.
+pub fn patches() -> Outcome<Vec<PathBuf>> {
+    let entries = fs::read_dir(PATCHES).map_err(|error| format!("{PATCHES}: {error}"))?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut patches: Vec<PathBuf> = paths
+        .filter(|path| path.extension().is_some_and(|extension| extension == "patch"))
+        .collect();
+    patches.sort();
+    Ok(patches)
+}
+
+/// Builds with the oldest Rust that the manifest promises, in a folder of its own to keep both builds.
+fn msrv() -> Outcome {
+    let rust = oldest_rust()?;
+    openly(&format!(
+        "rustup run {rust} cargo check -p fibrant --all-features --target-dir target/msrv"
+    ))
+}
+
+fn oldest_rust() -> Outcome<String> {
+    let manifest = fs::read_to_string("Cargo.toml").map_err(|error| format!("Cargo.toml: {error}"))?;
+    rust_version(&manifest).ok_or_else(|| "Cargo.toml has no rust-version".to_owned())
+}
+
+/// The manifest's `rust-version` as rustup names it: with three numbers.
+fn rust_version(manifest: &str) -> Option<String> {
+    let (_, value) = manifest
+        .lines()
+        .filter_map(|line| line.split_once('='))
+        .find(|(key, _)| key.trim() == "rust-version")?;
+    let version = value.trim().trim_matches('"');
+    Some(match version.matches('.').count() {
+        1 => format!("{version}.0"),
+        _ => version.to_owned(),
+    })
+}
+
+/// Each switch must look to valgrind like what it is. It warns of the ones that it takes for a strange jump, but not with
+/// --quiet, and exits as if nothing were wrong: so its output is searched.
+fn valgrind() -> Outcome {
+    const LIMIT: Duration = Duration::from_secs(300);
+    for program in switching_programs()? {
+        let mut command = program.command("valgrind --error-exitcode=9");
+        command
+            .arg("--test-threads=1")
+            .args(skipping(&NOT_UNDER_VALGRIND));
+        // valgrind knows nothing of the kernel's guard markers and crashes when it reads a page that has one.
+        command.env("FIBRANT", "guard=mprotect");
+        let line = run::typed(&command);
+        let ending = run::quietly(command, LIMIT)?;
+        if !ending.success || ending.output.contains("client switching stacks") {
+            return Err(format!("{}: {line}\n{}", ending.how, ending.output));
+        }
+        println!("    {}: valgrind has nothing to say", program.name);
+    }
+    Ok(())
+}
+
+fn switching_programs() -> Outcome<Vec<TestProgram>> {
+    run::test_programs(&format!("-p fibrant --features valgrind {}", chosen(&SWITCHING)))
+}
+
+/// AddressSanitizer. Not for leaks: some tests abandon fibers on purpose.
+fn asan() -> Outcome {
+    let mut command = run::line(&format!(
+        "rustup run nightly cargo test -p fibrant --target {} --target-dir target/asan {} --",
+        host()?,
+        chosen(&SWITCHING)
+    ));
+    command
+        .args(skipping(&NOT_UNDER_ASAN))
+        .env("RUSTFLAGS", "-Zsanitizer=address --cfg fibrant_asan")
+        .env("ASAN_OPTIONS", "detect_leaks=0:detect_stack_use_after_return=1");
+    run::openly(command)
+}
+
+/// The machine that rustc builds for. RUSTFLAGS spare build scripts only if it is named.
+fn host() -> Outcome<String> {
+    let version = run::answer(run::line("rustc -vV"))?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(String::from)
+        .ok_or_else(|| "rustc -vV names no host".to_owned())
+}
+
+fn aarch64() -> Outcome {
+    for name in ON_AARCH64 {
+        let file = format!("fibrant/tests/{name}.rs");
+        if !Path::new(&file).exists() {
+            return Err(format!("{file} is to be run, but is not there"));
+        }
+    }
+    let mut command = run::line(&format!(
+        "cargo test -p fibrant --target aarch64-unknown-linux-gnu --lib {}",
+        chosen(&ON_AARCH64)
+    ));
+    command
+        .env(
+            "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER",
+            "aarch64-linux-gnu-gcc",
+        )
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", EMULATOR)
+        // Tests that run themselves once more in a child process need it, too.
+        .env("FIBRANT_TEST_RUNNER", EMULATOR);
+    run::openly(command)
+}
+
+/// Arguments for cargo: these files of tests only.
+fn chosen(tests: &[&str]) -> String {
+    tests.iter().map(|name| format!("--test {name} ")).collect()
+}
+
+/// Arguments for a test program: all tests but these.
+fn skipping(tests: &[&'static str]) -> Vec<&'static str> {
+    tests.iter().flat_map(|name| ["--skip", name]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Outcome<Vec<String>> {
+        left_out(&line.split_whitespace().map(String::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn reads_the_steps_to_leave_out() {
+        assert_eq!(parsed("").unwrap(), [""; 0]);
+        assert_eq!(parsed("--without asan").unwrap(), ["asan"]);
+        assert_eq!(
+            parsed("--without asan,msrv --without docs").unwrap(),
+            ["asan", "msrv", "docs"]
+        );
+    }
+
+    #[test]
+    fn names_all_steps_when_one_is_unknown() {
+        let problem = parsed("--without asan,nothing").unwrap_err();
+        assert!(problem.contains("'nothing'"), "{problem}");
+        assert!(problem.contains("msrv, valgrind, asan, aarch64"), "{problem}");
+        assert!(parsed("--without").is_err());
+        assert!(parsed("asan").is_err());
+    }
+
+    #[test]
+    fn reads_the_oldest_rust() {
+        let manifest = "[workspace.package]\nedition = \"2024\"\nrust-version = \"1.88\"\n";
+        assert_eq!(rust_version(manifest).as_deref(), Some("1.88.0"));
+        assert_eq!(rust_version("rust-version=\"1.90.1\"").as_deref(), Some("1.90.1"));
+        assert_eq!(rust_version("# rust-version\nversion = \"1\"\n"), None);
+    }
+
+    #[test]
+    fn counts_what_ran_and_what_did_not() {
+        let passed = || Fate::Passed(Duration::ZERO);
+        assert_eq!(
+            count(&[("a", passed()), ("b", passed())], 0),
+            "2 passed, 0 failed"
+        );
+        let gaps = [
+            ("a", passed()),
+            ("b", Fate::NotRun(String::new())),
+            ("c", Fate::LeftOut("")),
+        ];
+        assert_eq!(count(&gaps, 1), "1 passed, 1 failed, 2 skipped");
+    }
+}
