@@ -1,8 +1,8 @@
 //! `cargo xtask`: what is done with this workspace besides building it.
 //!
 //! People and `.ci/run` call it, by the alias in `.cargo/config.toml`. This file understands the command line and hands
-//! over to [`test`], [`soak`], [`red`] or [`bench`], which run everything through [`run`] and get what they need
-//! from [`tools`]. It ends with 0 if all is well, 1 if something failed and 2 if it was not understood.
+//! over to `test`, `soak`, `red` or `bench`, which run everything through `run` and get what they need from `tools`.
+//! It ends with 0 if all is well, 1 if something failed and 2 if it was not understood.
 
 mod bench;
 mod red;

@@ -52,14 +52,20 @@ pub fn run(times: u32) -> Outcome {
     }
     let rounds_start = Instant::now();
     for round in 1..=times {
-        for build in &builds {
+        for (build, nth) in builds.iter().zip(1..) {
             run_those(build, round, |name| name != ONCE)?;
-            let elapsed = minutes(start.elapsed());
-            println!("round {round}/{times} {}: {elapsed} elapsed", build.profile);
+            let rest = rest(rounds_start.elapsed(), 2 * (round - 1) + nth, 2 * times);
+            let (elapsed, rest) = (minutes(start.elapsed()), minutes(rest));
+            println!(
+                "round {round}/{times} {}: {elapsed} elapsed, about {rest} to go",
+                build.profile
+            );
         }
-        let rest = rest(rounds_start.elapsed(), round, times);
-        println!("    about {} to go", minutes(rest));
-        check_forecast(start.elapsed() + rest)?;
+        let whole = start.elapsed() + rest(rounds_start.elapsed(), round, times);
+        if round == 1 {
+            println!("the whole will take about {}", minutes(whole));
+        }
+        check_forecast(whole)?;
     }
     println!("no test failed in {times} rounds");
     Ok(())

@@ -55,7 +55,8 @@ use thread::Thread;
 /// ```
 pub const DEFAULT_STACK_SIZE: usize = context::stack::DEFAULT_SIZE;
 
-/// The smallest stack size, in bytes; who asks for less gets this.
+/// The smallest stack size, in bytes: 16 KiB. Who asks for less gets this. It is enough for a panic and its message; one
+/// that prints a backtrace (`RUST_BACKTRACE=1`) needs about 24 KiB.
 ///
 /// ```
 /// use fibrant::fiber::{Fiber, MIN_STACK_SIZE};

@@ -35,7 +35,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// The stack of a fiber for which nobody names a size: 256 KiB.
 pub(crate) const DEFAULT_SIZE: usize = 256 << 10;
 
-/// The smallest stack, 16 KiB: enough to start a fiber, panic and print the message. Smaller requests get this.
+/// The smallest stack, 16 KiB: enough to panic and print the message (8 KiB at most), but not a backtrace (24 KiB).
+/// Smaller requests get this.
 pub(crate) const MIN_SIZE: usize = 16 << 10;
 
 /// The largest stack, 16 GiB. More is a mistake and an error.
