@@ -1,4 +1,6 @@
-//! Peers for the benchmarks in benches/ that need a binding.
+//! What the benchmarks in benches/ compare with, where it needs more than a crate.
+
+pub mod bare;
 
 /// Boost.Context, where it is installed.
 #[cfg(boost)]

@@ -25,7 +25,10 @@ fn main() {
 
     let aborts = cfg!(panic = "abort");
     let abandoned = stats::process().fibers_abandoned;
-    println!("panics {}: {abandoned} fiber abandoned", if aborts { "abort" } else { "unwind" });
+    println!(
+        "panics {}: {abandoned} fiber abandoned",
+        if aborts { "abort" } else { "unwind" }
+    );
     assert_eq!(abandoned, u64::from(aborts));
     assert_eq!(DROPPED.load(Ordering::Relaxed), !aborts);
 

@@ -32,9 +32,17 @@ fn turns() {
     })
     .named("dishes");
     while fiber.resume().unwrap() == State::Ready {
-        println!("  main has a look: it is {:?}, waiting because {:?}", fiber.state(), fiber.wait_reason().unwrap());
+        println!(
+            "  main has a look: it is {:?}, waiting because {:?}",
+            fiber.state(),
+            fiber.wait_reason().unwrap()
+        );
     }
-    println!("  main: now it is {:?}; resuming it again says: {}", fiber.state(), fiber.resume().unwrap_err());
+    println!(
+        "  main: now it is {:?}; resuming it again says: {}",
+        fiber.state(),
+        fiber.resume().unwrap_err()
+    );
 }
 
 /// A fiber may resume others; suspending always goes back to whoever resumed.
@@ -99,11 +107,16 @@ fn locals() {
 fn failures() {
     title("5. When things go wrong");
     let usual_hook = panic::take_hook();
-    panic::set_hook(Box::new(|info| println!("  (the panic hook saw a panic at {})", info.location().unwrap())));
+    panic::set_hook(Box::new(|info| {
+        println!("  (the panic hook saw a panic at {})", info.location().unwrap())
+    }));
     let fiber = Fiber::new(|| panic!("out of milk"));
     let payload = panic::catch_unwind(AssertUnwindSafe(|| fiber.resume())).unwrap_err();
     panic::set_hook(usual_hook);
-    println!("  the panic reached the resumer: {:?}", payload.downcast_ref::<&str>().unwrap());
+    println!(
+        "  the panic reached the resumer: {:?}",
+        payload.downcast_ref::<&str>().unwrap()
+    );
     let greedy = Fiber::with_stack_size(1 << 60, || {});
     println!("  a stack too large: {}", greedy.resume().unwrap_err());
 }
@@ -134,7 +147,14 @@ fn crowd() {
     let before = resident();
     let start = Instant::now();
     let fibers: Vec<_> = (0..COUNT)
-        .map(|_| Fiber::with_stack_size(64 << 10, || loop { fiber::suspend() }).sharing_float_control())
+        .map(|_| {
+            Fiber::with_stack_size(64 << 10, || {
+                loop {
+                    fiber::suspend()
+                }
+            })
+            .sharing_float_control()
+        })
         .collect();
     let resume_all = || {
         for fiber in &fibers {
@@ -142,11 +162,18 @@ fn crowd() {
         }
     };
     resume_all();
-    println!("  made and started in {:?}, each with a guarded stack of its own", start.elapsed());
+    println!(
+        "  made and started in {:?}, each with a guarded stack of its own",
+        start.elapsed()
+    );
     println!("  memory: {} bytes each", (resident() - before) / COUNT as usize);
     let start = Instant::now();
     resume_all();
-    println!("  resumed once more, all of them: {:?} ({} are alive)", start.elapsed(), fiber::live_count());
+    println!(
+        "  resumed once more, all of them: {:?} ({} are alive)",
+        start.elapsed(),
+        fiber::live_count()
+    );
     let start = Instant::now();
     drop(fibers);
     println!("  unwound and dropped: {:?}", start.elapsed());
@@ -161,12 +188,27 @@ fn costs() {
         for _ in 0..ROUNDS {
             fiber.resume().unwrap();
         }
-        println!("  {name}: {:.1} ns there and back", start.elapsed().as_secs_f64() * 1e9 / f64::from(ROUNDS));
+        println!(
+            "  {name}: {:.1} ns there and back",
+            start.elapsed().as_secs_f64() * 1e9 / f64::from(ROUNDS)
+        );
     };
-    time("resume and suspend", Fiber::new(|| loop { fiber::suspend() }));
+    time(
+        "resume and suspend",
+        Fiber::new(|| {
+            loop {
+                fiber::suspend()
+            }
+        }),
+    );
     time(
         "the same, sharing float control",
-        Fiber::new(|| loop { fiber::suspend() }).sharing_float_control(),
+        Fiber::new(|| {
+            loop {
+                fiber::suspend()
+            }
+        })
+        .sharing_float_control(),
     );
     let stats = stats::process();
     println!(
@@ -180,7 +222,8 @@ fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = |name: &str| -> usize {
         let line = status.lines().find(|line| line.starts_with(name));
-        line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
+        line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok())
+            .unwrap_or(0)
     };
     (kib("VmRSS") + kib("VmPTE")) << 10
 }

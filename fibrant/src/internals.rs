@@ -42,6 +42,11 @@ impl PingPong {
         }
     }
 
+    /// Whether the variant with the thread pointer works here.
+    pub fn thread_pointer_can_change() -> bool {
+        context::thread_pointer_can_change()
+    }
+
     /// There and back.
     #[inline(always)]
     pub fn round_trip(&self) {

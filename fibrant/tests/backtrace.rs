@@ -42,7 +42,10 @@ fn check(names: &[String]) {
     assert_eq!(own, 6, "\n{text}");
     let last = names.last().unwrap();
     assert!(last.contains("entry_stub"), "the walk ends in {last}:\n{text}");
-    assert!(!text.contains("the_walk_ends_at_the_entry\n"), "it walks into the resumer:\n{text}");
+    assert!(
+        !text.contains("the_walk_ends_at_the_entry\n"),
+        "it walks into the resumer:\n{text}"
+    );
 }
 
 #[test]

@@ -16,7 +16,10 @@ fn carries_values_both_ways() {
     assert_eq!(adder.resume(1).unwrap(), Progress::Yielded(1));
     assert_eq!(adder.resume(10).unwrap(), Progress::Yielded(11));
     assert_eq!(adder.resume(100).unwrap(), Progress::Yielded(111));
-    assert_eq!(adder.resume(1000).unwrap(), Progress::Returned("total 1111".to_owned()));
+    assert_eq!(
+        adder.resume(1000).unwrap(),
+        Progress::Returned("total 1111".to_owned())
+    );
     assert!(matches!(adder.resume(0), Err(ResumeError::State(State::Term))));
 }
 
@@ -31,7 +34,11 @@ fn is_an_iterator_that_yields_from_any_depth() {
             return Tree::Leaf;
         }
         let middle = range.start + range.len() as u32 / 2;
-        Tree::Node(Box::new(tree(range.start..middle)), middle, Box::new(tree(middle + 1..range.end)))
+        Tree::Node(
+            Box::new(tree(range.start..middle)),
+            middle,
+            Box::new(tree(middle + 1..range.end)),
+        )
     }
     fn walk(yielder: &Yielder<(), u32>, tree: &Tree) {
         if let Tree::Node(left, value, right) = tree {
@@ -81,6 +88,9 @@ fn an_input_that_cannot_be_delivered_is_dropped() {
     let input = Rc::new(());
     let mut coroutine =
         Coroutine::<_, (), _>::with_stack_size(usize::MAX, |_: &Yielder<Rc<()>, ()>, input| drop(input));
-    assert!(matches!(coroutine.resume(Rc::clone(&input)), Err(ResumeError::Stack(_))));
+    assert!(matches!(
+        coroutine.resume(Rc::clone(&input)),
+        Err(ResumeError::Stack(_))
+    ));
     assert_eq!(Rc::strong_count(&input), 1);
 }

@@ -118,10 +118,15 @@ fn suspending_outside_a_fiber_panics_with_a_message() {
 #[test]
 fn making_a_fiber_takes_no_stack() {
     let before = stats::current_thread();
-    let fibers: Vec<_> = (0..1000).map(|_| Fiber::with_stack_size(usize::MAX, || {})).collect();
+    let fibers: Vec<_> = (0..1000)
+        .map(|_| Fiber::with_stack_size(usize::MAX, || {}))
+        .collect();
     let after = stats::current_thread();
     assert_eq!(after.fibers_created - before.fibers_created, 1000);
-    assert_eq!(after.stacks_fresh + after.stacks_reused, before.stacks_fresh + before.stacks_reused);
+    assert_eq!(
+        after.stacks_fresh + after.stacks_reused,
+        before.stacks_fresh + before.stacks_reused
+    );
     drop(fibers);
 }
 
@@ -133,7 +138,9 @@ fn a_stack_that_cannot_be_had_is_an_error_and_the_fiber_stays_as_it_was() {
         move || ran.set(true)
     });
     for _ in 0..2 {
-        let Err(ResumeError::Stack(error)) = fiber.resume() else { panic!("a stack of usize::MAX bytes") };
+        let Err(ResumeError::Stack(error)) = fiber.resume() else {
+            panic!("a stack of usize::MAX bytes")
+        };
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
         assert!(error.to_string().contains("18446744073709551615"), "{error}");
         assert_eq!(fiber.state(), State::Init);
@@ -448,8 +455,10 @@ fn works_in_destructors_of_thread_locals() {
 #[test]
 fn a_forgotten_suspended_fiber_is_harmless() {
     std::thread::spawn(|| {
-        let fiber = Fiber::new(|| loop {
-            fiber::suspend();
+        let fiber = Fiber::new(|| {
+            loop {
+                fiber::suspend();
+            }
         });
         fiber.resume().unwrap();
         std::mem::forget(fiber);

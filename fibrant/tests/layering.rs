@@ -103,7 +103,11 @@ impl<'ast> Visit<'ast> for Paths {
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        let segments: Vec<_> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        let segments: Vec<_> = path
+            .segments
+            .iter()
+            .map(|segment| segment.ident.to_string())
+            .collect();
         let line = path.segments[0].ident.span().start().line;
         self.note(&segments, line);
         syn::visit::visit_path(self, path);
@@ -128,7 +132,10 @@ impl<'ast> Visit<'ast> for Paths {
 
 fn edges_of(module: &[String], source: &str) -> Vec<Edge> {
     let file = syn::parse_file(source).expect("the file is Rust");
-    let mut paths = Paths { module: module.to_vec(), edges: Vec::new() };
+    let mut paths = Paths {
+        module: module.to_vec(),
+        edges: Vec::new(),
+    };
     paths.visit_file(&file);
     paths.edges
 }
@@ -141,7 +148,10 @@ fn layer(module: &str) -> usize {
 }
 
 fn upward(edges: Vec<Edge>) -> Vec<Edge> {
-    edges.into_iter().filter(|edge| layer(&edge.to) > layer(&edge.from)).collect()
+    edges
+        .into_iter()
+        .filter(|edge| layer(&edge.to) > layer(&edge.from))
+        .collect()
 }
 
 fn source_files(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -158,7 +168,10 @@ fn source_files(folder: &Path, found: &mut Vec<PathBuf>) {
 /// The path of the module that a file holds: `fiber/mod.rs` is `[fiber]`, `fiber/local.rs` is `[fiber, local]`.
 fn module_of(file: &Path, root: &Path) -> Vec<String> {
     let relative = file.strip_prefix(root).unwrap().with_extension("");
-    let mut module: Vec<_> = relative.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
+    let mut module: Vec<_> = relative
+        .iter()
+        .map(|part| part.to_str().unwrap().to_owned())
+        .collect();
     if module.last().is_some_and(|last| last == "mod") {
         module.pop();
     }
@@ -175,7 +188,10 @@ fn modules_only_use_what_is_below_them() {
     for file in files.iter().filter(|file| !file.ends_with("lib.rs")) {
         let edges = edges_of(&module_of(file, &root), &fs::read_to_string(file).unwrap());
         for Edge { from, to, line } in upward(edges) {
-            faults.push(format!("{}:{line}: {from} uses {to}, which is above it", file.display()));
+            faults.push(format!(
+                "{}:{line}: {from} uses {to}, which is above it",
+                file.display()
+            ));
         }
     }
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));

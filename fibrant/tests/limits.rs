@@ -40,7 +40,12 @@ fn the_number_of_mappings() {
         check_survivors(fibers, SIZE);
         return;
     }
-    let child = child("the_number_of_mappings", "mprotect", &[("FIBRANT", "guard=mprotect")]).succeeded();
+    let child = child(
+        "the_number_of_mappings",
+        "mprotect",
+        &[("FIBRANT", "guard=mprotect")],
+    )
+    .succeeded();
     for part in ["vm.max_map_count", "sysctl -w", "memory mappings"] {
         assert!(child.stdout().contains(part), "{}", child.stdout());
     }
@@ -50,7 +55,10 @@ fn the_number_of_mappings() {
 fn the_address_space() {
     const SIZE: usize = 1 << 20;
     if case().is_some() {
-        let limit = libc::rlimit { rlim_cur: 600 << 20, rlim_max: 600 << 20 };
+        let limit = libc::rlimit {
+            rlim_cur: 600 << 20,
+            rlim_max: 600 << 20,
+        };
         // SAFETY: sets a limit of this child process.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
         let (fibers, error) = until_refused(SIZE, 1000);
@@ -69,7 +77,8 @@ fn the_address_space() {
 fn the_environment_variable() {
     match case().as_deref() {
         None => {
-            let run = |name, value| child("the_environment_variable", name, &[("FIBRANT", value)]).succeeded();
+            let run =
+                |name, value| child("the_environment_variable", name, &[("FIBRANT", value)]).succeeded();
             run("half a megabyte", "stack=512k");
             run("nonsense", "stack=large");
             run("nonsense", "stak=512k");
@@ -85,7 +94,9 @@ fn the_environment_variable() {
             assert_eq!(fiber.stack_size(), 64 << 10);
         }
         Some(_) => {
-            let Err(ResumeError::Stack(error)) = Fiber::new(|| {}).resume() else { panic!("it was accepted") };
+            let Err(ResumeError::Stack(error)) = Fiber::new(|| {}).resume() else {
+                panic!("it was accepted")
+            };
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
             assert!(error.to_string().contains("FIBRANT"), "{error}");
         }
@@ -105,7 +116,10 @@ fn locked_memory() {
             let guard = (&raw const local as usize / page + 1) * page - (64 << 10) - page;
             // SAFETY: asks the kernel to read a path from an address; it answers EFAULT if it may not.
             let result = unsafe { libc::access(std::ptr::without_provenance(guard), libc::F_OK) };
-            assert_eq!((result, io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EFAULT)));
+            assert_eq!(
+                (result, io::Error::last_os_error().raw_os_error()),
+                (-1, Some(libc::EFAULT))
+            );
         });
         fiber.resume().unwrap();
         return;

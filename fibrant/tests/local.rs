@@ -65,7 +65,9 @@ fn values_are_dropped_when_their_fiber_ends_and_are_new_after_a_reset() {
     assert_eq!(*events.borrow(), ["used"]);
     fiber.resume().unwrap();
     assert_eq!(*events.borrow(), ["used", "dropped"]);
-    fiber.reset(|| NOISY.with(|noisy| noisy.0.borrow_mut().push("used again"))).unwrap();
+    fiber
+        .reset(|| NOISY.with(|noisy| noisy.0.borrow_mut().push("used again")))
+        .unwrap();
     fiber.resume().unwrap();
     assert_eq!(*events.borrow(), ["used", "dropped", "used again", "dropped"]);
 
@@ -104,7 +106,10 @@ fn a_destructor_may_use_other_locals_but_not_its_own() {
     }
     // SECOND is first used by FIRST's destructor, so it is made while the locals are being dropped.
     Fiber::new(|| FIRST.with(|_| ())).resume().unwrap();
-    assert_eq!(*EVENTS_OF_TEST.with(Rc::clone).borrow(), ["first found second", "second dropped"]);
+    assert_eq!(
+        *EVENTS_OF_TEST.with(Rc::clone).borrow(),
+        ["first found second", "second dropped"]
+    );
 }
 
 #[test]
@@ -115,7 +120,9 @@ fn an_initialiser_may_ask_for_its_own_value() {
         };
     }
     // The inner value was there first, so it counts.
-    Fiber::new(|| assert_eq!(RECURSIVE.with(|value| *value), 1)).resume().unwrap();
+    Fiber::new(|| assert_eq!(RECURSIVE.with(|value| *value), 1))
+        .resume()
+        .unwrap();
 }
 
 #[test]
@@ -188,7 +195,11 @@ fn a_destructor_that_panics_ends_the_program() {
     }
     let child = common::child("a_destructor_that_panics_ends_the_program", "panic", &[]);
     assert_eq!(child.signal(), Some(libc::SIGABRT), "{}", child.stderr());
-    assert!(child.stderr().contains("a destructor of a fiber-local panicked"), "{}", child.stderr());
+    assert!(
+        child.stderr().contains("a destructor of a fiber-local panicked"),
+        "{}",
+        child.stderr()
+    );
 }
 
 #[test]

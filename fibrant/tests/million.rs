@@ -45,16 +45,30 @@ fn check(test: &str, size: usize, most_bytes: f64) {
     // One after the other: each takes more than 4 GiB.
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
-    let line = meminfo.lines().find(|line| line.starts_with("MemAvailable")).unwrap();
+    let line = meminfo
+        .lines()
+        .find(|line| line.starts_with("MemAvailable"))
+        .unwrap();
     let available: usize = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    assert!(available > 6 << 20, "this test needs 6 GiB of free memory, {} MiB are free", available >> 10);
+    assert!(
+        available > 6 << 20,
+        "this test needs 6 GiB of free memory, {} MiB are free",
+        available >> 10
+    );
 
     let child = child(test, "measure", &[]).succeeded();
     let stdout = child.stdout();
-    let result = stdout.lines().find_map(|line| line.split_once("RESULT ")).expect("a result").1;
+    let result = stdout
+        .lines()
+        .find_map(|line| line.split_once("RESULT "))
+        .expect("a result")
+        .1;
     let (each, mappings) = result.split_once(' ').unwrap();
     let (each, mappings): (f64, usize) = (each.parse().unwrap(), mappings.parse().unwrap());
-    println!("{COUNT} stacks of {} KiB: {each:.0} bytes each, {mappings} mappings", size >> 10);
+    println!(
+        "{COUNT} stacks of {} KiB: {each:.0} bytes each, {mappings} mappings",
+        size >> 10
+    );
     assert!(each < most_bytes, "{each} bytes per stack");
     assert!(mappings < 100, "{mappings} mappings");
 }

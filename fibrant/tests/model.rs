@@ -61,8 +61,16 @@ impl Entry {
         if script.shares_float_control {
             fiber = fiber.sharing_float_control();
         }
-        let expected = Expected { state: State::Init, script, done: 0 };
-        Entry { fiber: Rc::new(fiber), expected, held }
+        let expected = Expected {
+            state: State::Init,
+            script,
+            done: 0,
+        };
+        Entry {
+            fiber: Rc::new(fiber),
+            expected,
+            held,
+        }
     }
 
     /// Resumes it, directly or from within another fiber, and compares.
@@ -102,8 +110,11 @@ impl Entry {
             State::Init | State::Term => {
                 result.unwrap();
                 let stack_size = self.expected.script.stack_size;
-                self.expected =
-                    Expected { state: State::Init, script: Script { stack_size, ..script }, done: 0 };
+                self.expected = Expected {
+                    state: State::Init,
+                    script: Script { stack_size, ..script },
+                    done: 0,
+                };
             }
             state => assert_eq!(result.unwrap_err().state(), state),
         }
@@ -154,7 +165,11 @@ fn run(steps: &[Step]) {
             Step::Drop(place) => {
                 if let Some(entry) = entries[place].take() {
                     drop(entry.fiber);
-                    assert_eq!(Rc::strong_count(&entry.held), 1, "it was dropped and still holds its value");
+                    assert_eq!(
+                        Rc::strong_count(&entry.held),
+                        1,
+                        "it was dropped and still holds its value"
+                    );
                 }
             }
             Step::Trim => drop(fiber::trim_stacks()),

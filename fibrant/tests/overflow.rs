@@ -32,11 +32,17 @@ fn wild_read() {
 /// The one line, and the abort.
 fn check_message(child: &Child, name: &str, size: &str) {
     let stderr = child.stderr();
-    let lines: Vec<_> = stderr.lines().filter(|line| line.contains("overflowed its stack")).collect();
+    let lines: Vec<_> = stderr
+        .lines()
+        .filter(|line| line.contains("overflowed its stack"))
+        .collect();
     assert_eq!(lines.len(), 1, "{stderr}");
     let line = lines[0];
     assert!(line.starts_with("fibrant: fiber "), "{line}");
-    assert!(line.split(' ').nth(2).unwrap().parse::<u64>().unwrap() > 0, "{line}");
+    assert!(
+        line.split(' ').nth(2).unwrap().parse::<u64>().unwrap() > 0,
+        "{line}"
+    );
     for part in [name, size, "Fiber::with_stack_size", "FIBRANT=stack="] {
         assert!(line.contains(part), "{part} is missing: {line}");
     }
@@ -49,7 +55,11 @@ fn an_overflow_is_reported_with_name_and_size() {
         None => {
             for name in ["here", "thread", "bare thread", "nested", "default size"] {
                 let child = child("an_overflow_is_reported_with_name_and_size", name, &[]);
-                let size = if name == "default size" { "256 KiB" } else { "64 KiB" };
+                let size = if name == "default size" {
+                    "256 KiB"
+                } else {
+                    "64 KiB"
+                };
                 check_message(&child, "'deep'", size);
             }
             let child = child(
@@ -90,7 +100,11 @@ fn the_outer_fiber_is_named_when_it_overflows_after_an_inner_one() {
         .named("outer");
         outer.resume().unwrap();
     }
-    let child = child("the_outer_fiber_is_named_when_it_overflows_after_an_inner_one", "outer", &[]);
+    let child = child(
+        "the_outer_fiber_is_named_when_it_overflows_after_an_inner_one",
+        "outer",
+        &[],
+    );
     check_message(&child, "'outer'", "128 KiB");
 }
 
@@ -103,7 +117,10 @@ fn on_bare_thread() {
     // SAFETY: starts and joins a thread that runs a function of the right type.
     unsafe {
         let mut thread = std::mem::zeroed();
-        assert_eq!(libc::pthread_create(&mut thread, ptr::null(), run, ptr::null_mut()), 0);
+        assert_eq!(
+            libc::pthread_create(&mut thread, ptr::null(), run, ptr::null_mut()),
+            0
+        );
         libc::pthread_join(thread, ptr::null_mut());
     }
 }
@@ -115,7 +132,11 @@ fn other_faults_end_the_process_as_before() {
             for name in ["in a fiber", "outside", "after the fibers", "neighbour's guard"] {
                 let child = child("other_faults_end_the_process_as_before", name, &[]);
                 assert_eq!(child.signal(), Some(libc::SIGSEGV), "{name}: {}", child.stderr());
-                assert!(!child.stderr().contains("overflowed"), "{name}: {}", child.stderr());
+                assert!(
+                    !child.stderr().contains("overflowed"),
+                    "{name}: {}",
+                    child.stderr()
+                );
             }
         }
         Some("in a fiber") => Fiber::new(wild_read).resume().map(drop).unwrap(),
@@ -150,10 +171,19 @@ fn other_faults_end_the_process_as_before() {
 fn an_overflow_of_a_thread_is_still_reported_by_std() {
     if case().is_some() {
         Fiber::new(|| {}).resume().unwrap();
-        std::thread::Builder::new().name("shallow".to_owned()).spawn(|| recurse(0)).unwrap().join().unwrap();
+        std::thread::Builder::new()
+            .name("shallow".to_owned())
+            .spawn(|| recurse(0))
+            .unwrap()
+            .join()
+            .unwrap();
     }
     let child = child("an_overflow_of_a_thread_is_still_reported_by_std", "thread", &[]);
-    assert!(child.stderr().contains("has overflowed its stack"), "{}", child.stderr());
+    assert!(
+        child.stderr().contains("has overflowed its stack"),
+        "{}",
+        child.stderr()
+    );
     assert!(child.stderr().contains("shallow"), "{}", child.stderr());
     assert!(!child.stderr().contains("fibrant:"), "{}", child.stderr());
     assert_eq!(child.signal(), Some(libc::SIGABRT));

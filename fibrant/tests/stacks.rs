@@ -34,7 +34,11 @@ fn use_stack(bytes: usize) -> usize {
     let page = [1_u8; 2048];
     let page = std::hint::black_box(&page);
     let used = page.iter().map(|&byte| byte as usize).sum::<usize>();
-    if bytes > used { used + use_stack(bytes - used) } else { used }
+    if bytes > used {
+        used + use_stack(bytes - used)
+    } else {
+        used
+    }
 }
 
 #[test]
@@ -49,7 +53,10 @@ fn sizes_are_rounded_up_to_pages_and_to_the_minimum() {
         let fiber = Fiber::with_stack_size(asked, || {});
         fiber.resume().unwrap();
         let size = fiber.stack_size();
-        assert!(size >= least && size < least + (64 << 10), "{asked} became {size}");
+        assert!(
+            size >= least && size < least + (64 << 10),
+            "{asked} became {size}"
+        );
         assert_eq!(size % 4096, 0);
     }
     let fiber = Fiber::new(|| {});
@@ -93,7 +100,10 @@ fn the_last_stack_put_back_is_the_first_used_again() {
     drop(b);
     let before = stats::current_thread();
     let again: Vec<_> = (0..3).map(|_| suspended(SIZE)).collect();
-    assert_eq!(again.iter().map(|(_, at)| *at).collect::<Vec<_>>(), [at_b, at_c, at_a]);
+    assert_eq!(
+        again.iter().map(|(_, at)| *at).collect::<Vec<_>>(),
+        [at_b, at_c, at_a]
+    );
     let after = stats::current_thread();
     assert_eq!(after.stacks_reused - before.stacks_reused, 3);
     assert_eq!(after.stacks_fresh, before.stacks_fresh);
@@ -109,7 +119,10 @@ fn many_stacks_come_back_through_the_pool() {
         let fibers: Vec<_> = (0..1000).map(|_| suspended(SIZE)).collect();
         let mut addresses: Vec<_> = fibers.iter().map(|(_, at)| *at).collect();
         addresses.sort_unstable();
-        assert!(addresses.windows(2).all(|pair| pair[1] - pair[0] > SIZE), "stacks overlap");
+        assert!(
+            addresses.windows(2).all(|pair| pair[1] - pair[0] > SIZE),
+            "stacks overlap"
+        );
     }
     let after = stats::current_thread();
     assert_eq!(after.stacks_fresh - before.stacks_fresh, 1000);
@@ -119,7 +132,9 @@ fn many_stacks_come_back_through_the_pool() {
 #[test]
 fn the_stacks_of_an_ended_thread_are_used_by_others() {
     const SIZE: usize = 76 << 10;
-    let there = std::thread::spawn(|| (0..10).map(|_| suspended(SIZE).1).collect::<Vec<_>>()).join().unwrap();
+    let there = std::thread::spawn(|| (0..10).map(|_| suspended(SIZE).1).collect::<Vec<_>>())
+        .join()
+        .unwrap();
     let here: Vec<_> = (0..1).map(|_| suspended(SIZE).1).collect();
     assert!(there.contains(&here[0]));
 }
@@ -179,11 +194,17 @@ fn guards_survive_trimming() {
     let guard = end - size - page;
     // SAFETY: asks the kernel to read a path from an address; it answers EFAULT if it may not.
     let result = unsafe { libc::access(std::ptr::without_provenance(guard), libc::F_OK) };
-    assert_eq!((result, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EFAULT)));
+    assert_eq!(
+        (result, std::io::Error::last_os_error().raw_os_error()),
+        (-1, Some(libc::EFAULT))
+    );
     // And directly above it is the stack.
     // SAFETY: as above.
     let result = unsafe { libc::access(std::ptr::without_provenance(guard + page), libc::F_OK) };
-    assert_eq!((result, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::ENOENT)));
+    assert_eq!(
+        (result, std::io::Error::last_os_error().raw_os_error()),
+        (-1, Some(libc::ENOENT))
+    );
 }
 
 #[test]
@@ -199,5 +220,8 @@ fn very_many_idle_stacks_are_trimmed_by_themselves() {
     .join()
     .unwrap();
     let still_warm = fiber::trim_stacks();
-    assert!(still_warm < COUNT - 1_000, "{still_warm} of {COUNT} still had memory");
+    assert!(
+        still_warm < COUNT - 1_000,
+        "{still_warm} of {COUNT} still had memory"
+    );
 }

@@ -6,7 +6,9 @@ use crate::stats::Counters;
 use std::cell::{Cell, RefCell};
 
 fn a_stack() -> Stack {
-    Cache::new(false).take(64 << 10, &Counters::default()).expect("a stack")
+    Cache::new(false)
+        .take(64 << 10, &Counters::default())
+        .expect("a stack")
 }
 
 /// Three contexts and the test's own, and what they did.
@@ -47,11 +49,21 @@ fn any_context_switches_to_any_other_directly() {
         visits: RefCell::default(),
     };
     let stacks: [Stack; 3] = std::array::from_fn(|_| a_stack());
-    let members: [Member; 3] = std::array::from_fn(|index| Member { ring: &raw const ring, index });
+    let members: [Member; 3] = std::array::from_fn(|index| Member {
+        ring: &raw const ring,
+        index,
+    });
     for (index, context) in ring.contexts.iter().flatten().enumerate() {
         let (stack, member) = (&stacks[index], &raw const members[index]);
         // SAFETY: a stack of its own, and a context that is spent.
-        unsafe { context.prepare(stack.bottom(), stack.top().as_ptr(), go_round, member.cast_mut().cast()) };
+        unsafe {
+            context.prepare(
+                stack.bottom(),
+                stack.top().as_ptr(),
+                go_round,
+                member.cast_mut().cast(),
+            )
+        };
     }
     let (home, first) = (ring.home.as_ref().unwrap(), ring.contexts[0].as_ref().unwrap());
     for round in 0..2 {
@@ -79,7 +91,12 @@ unsafe extern "C" fn look_at_the_thread_pointer(pair: *mut (), _: usize) -> ! {
         pair.seen.set(thread_pointer());
         // SAFETY: the test waits in `here`, and its thread pointer is handed back.
         unsafe {
-            arch::switch_with_thread_pointer(pair.there.frame.get(), pair.here.frame.get(), 0, pair.home_pointer)
+            arch::switch_with_thread_pointer(
+                pair.there.frame.get(),
+                pair.here.frame.get(),
+                0,
+                pair.home_pointer,
+            )
         };
     }
 }

@@ -18,7 +18,10 @@ pub fn child(test: &str, case: &str, environment: &[(&str, &str)]) -> Child {
     let program = std::env::current_exe().expect("the test binary has a path");
     // An emulator that runs this binary has to be named to run it once more.
     let runner = std::env::var("FIBRANT_TEST_RUNNER").unwrap_or_default();
-    let mut words = runner.split_whitespace().map(String::from).chain([program.display().to_string()]);
+    let mut words = runner
+        .split_whitespace()
+        .map(String::from)
+        .chain([program.display().to_string()]);
     let mut command = Command::new(words.next().expect("at least the program"));
     command
         .args(words)
@@ -49,7 +52,13 @@ impl Child {
 
     /// Panics with all that the child printed unless it succeeded.
     pub fn succeeded(self) -> Child {
-        assert!(self.0.status.success(), "{}\n{}\n{}", self.0.status, self.stdout(), self.stderr());
+        assert!(
+            self.0.status.success(),
+            "{}\n{}\n{}",
+            self.0.status,
+            self.stdout(),
+            self.stderr()
+        );
         self
     }
 }

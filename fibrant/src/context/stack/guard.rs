@@ -28,8 +28,9 @@ pub(super) unsafe fn install(page: *mut u8) -> io::Result<()> {
     if MARKERS.load(Relaxed) == UNTRIED && env::settings()?.guard_by_mprotect {
         MARKERS.store(USELESS, Relaxed);
     }
-    // SAFETY (both calls): the caller's promise.
-    if MARKERS.load(Relaxed) != USELESS && unsafe { mark(page) } {
+    // SAFETY: the caller's promise.
+    let marked = MARKERS.load(Relaxed) != USELESS && unsafe { mark(page) };
+    if marked {
         return Ok(());
     }
     // SAFETY: the caller's promise; what the page held is nobody's.
