@@ -141,10 +141,10 @@ pub(super) unsafe fn switch(from: *mut *mut u8, to: *const *mut u8, argument: us
     unsafe { switch!(from, to, argument, own control register, thread_pointer: []) }
 }
 
-/// [`switch`], without a look at the control register: it stays as it is.
+/// [`switch()`], without a look at the control register: it stays as it is.
 ///
 /// # Safety
-/// As [`switch`]; and whoever switches back to this frame does so by this function, too, as the frame has no control
+/// As [`switch()`]; and whoever switches back to this frame does so by this function, too, as the frame has no control
 /// register.
 #[inline(always)]
 pub(super) unsafe fn switch_sharing_float_control(
@@ -156,10 +156,10 @@ pub(super) unsafe fn switch_sharing_float_control(
     unsafe { switch!(from, to, argument, control_register: [], thread_pointer: []) }
 }
 
-/// [`switch`], and `tpidr_el0` gets a new value.
+/// [`switch()`], and `tpidr_el0` gets a new value.
 ///
 /// # Safety
-/// As [`switch`]; `thread_pointer` is a thread control block.
+/// As [`switch()`]; `thread_pointer` is a thread control block.
 #[inline(always)]
 pub(super) unsafe fn switch_with_thread_pointer(
     from: *mut *mut u8,

@@ -167,10 +167,10 @@ pub(super) unsafe fn switch(from: *mut *mut u8, to: *const *mut u8, argument: us
     unsafe { switch!(from, to, argument, own control words, thread_pointer: []) }
 }
 
-/// [`switch`], without a look at the control words: they stay as they are.
+/// [`switch()`], without a look at the control words: they stay as they are.
 ///
 /// # Safety
-/// As [`switch`]; and whoever switches back to this frame does so by this function, too, as the frame has no control words.
+/// As [`switch()`]; and whoever switches back to this frame does so by this function, too, as the frame has no control words.
 #[inline(always)]
 pub(super) unsafe fn switch_sharing_float_control(
     from: *mut *mut u8,
@@ -181,10 +181,10 @@ pub(super) unsafe fn switch_sharing_float_control(
     unsafe { switch!(from, to, argument, control_words: [] [], thread_pointer: []) }
 }
 
-/// [`switch`], and `fs` gets a new base.
+/// [`switch()`], and `fs` gets a new base.
 ///
 /// # Safety
-/// As [`switch`]; `thread_pointer` is a thread control block, and the processor and kernel allow `wrfsbase`.
+/// As [`switch()`]; `thread_pointer` is a thread control block, and the processor and kernel allow `wrfsbase`.
 #[inline(always)]
 pub(super) unsafe fn switch_with_thread_pointer(
     from: *mut *mut u8,

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// Declares fiber-locals, with the syntax of [`std::thread_local!`].
 ///
 /// Each fiber has its own value, made from the initial one when it is first asked for and dropped when the fiber ends.
-/// Outside fibers, the thread has its own. See [`FiberLocal`](crate::fiber::FiberLocal) for what can be done with it.
+/// Outside fibers, the thread has its own. See [`fiber::FiberLocal`](crate::fiber::FiberLocal) for what can be done with it.
 ///
 /// ```
 /// use fibrant::fiber::Fiber;

@@ -17,16 +17,14 @@
 //! println!("two");
 //! assert_eq!(fiber.resume().unwrap(), State::Term);
 //! ```
-//!
-//! # Inside
-//!
-//! This module calls [`context`](crate::context) for stacks and switches and writes to [`stats`](crate::stats).
-//!
-//! - `hand`: [`Fiber`], the owner's side: when a stack is taken, what may be resumed, how a fiber is dropped;
-//! - `block`: the control block at the top of each fiber's stack, its life told in words; entry, suspension, end;
-//! - `thread`: what a thread knows of its fibers;
-//! - `local`: fiber-locals; `coroutine`: values in and out; `overflow`: the message when a stack is too small;
-//! - `status`: where a fiber is in its life and what it waits for; `error`: what can go wrong.
+
+// Inside: this module calls `context` for stacks and switches and writes to `stats`.
+//
+// - `hand`: Fiber, the owner's side: when a stack is taken, what may be resumed, how a fiber is dropped;
+// - `block`: the control block at the top of each fiber's stack, its life told in words; entry, suspension, end;
+// - `thread`: what a thread knows of its fibers;
+// - `local`: fiber-locals; `coroutine`: values in and out; `overflow`: the message when a stack is too small;
+// - `status`: where a fiber is in its life and what it waits for; `error`: what can go wrong.
 
 mod block;
 mod coroutine;

@@ -1,8 +1,6 @@
 //! Counters: what happened, per thread and in the whole process.
 //!
-//! A leaf: everyone may write here, it calls nothing of ours. Each thread that uses fibers has its own [`Counters`], which
-//! only that thread writes and anyone may read; a counter is one plain addition, no locked instruction. What an ended
-//! thread counted is kept in the process's total.
+//! Each thread counts for itself; what an ended thread counted stays in the process's total.
 //!
 //! ```
 //! use fibrant::fiber::Fiber;
@@ -14,6 +12,9 @@
 //! assert_eq!(after.fibers_created - before.fibers_created, 1);
 //! assert_eq!(after.switches - before.switches, 2); // there and back
 //! ```
+
+// A leaf: everyone may write here, it calls nothing of ours. Each thread that uses fibers has its own `Counters`, which only
+// that thread writes and anyone may read; a counter is one plain addition, no locked instruction.
 
 mod counter;
 
