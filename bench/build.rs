@@ -1,17 +1,13 @@
-//! Builds the Boost.Context peer where its headers are installed (Debian: libboost-context-dev); elsewhere the
-//! benchmarks run without it, and say so.
+//! Builds the Boost.Context peer where it is installed (Debian: libboost-context-dev); elsewhere the benchmarks run without
+//! it, and say so.
 
 use std::path::Path;
+use std::{env, fs};
 
 fn main() {
     println!("cargo::rerun-if-changed=src/boost.cpp");
     println!("cargo::rustc-check-cfg=cfg(boost)");
-    let header = "boost/context/fiber.hpp";
-    let folders = ["/usr/include", "/usr/local/include"];
-    if !folders
-        .iter()
-        .any(|folder| Path::new(folder).join(header).exists())
-    {
+    if !is_installed() {
         return;
     }
     cc::Build::new()
@@ -22,4 +18,25 @@ fn main() {
         .compile("boost_peer");
     println!("cargo::rustc-link-lib=boost_context");
     println!("cargo::rustc-cfg=boost");
+}
+
+/// Whether both the header and the library are there: the header alone comes with other parts of Boost, too.
+fn is_installed() -> bool {
+    let header = ["/usr/include", "/usr/local/include"]
+        .iter()
+        .any(|folder| Path::new(folder).join("boost/context/fiber.hpp").exists());
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    let multiarch = format!("/usr/lib/{arch}-linux-gnu");
+    let library = [multiarch.as_str(), "/usr/lib", "/usr/lib64", "/usr/local/lib"]
+        .iter()
+        .flat_map(fs::read_dir)
+        .flatten()
+        .flatten()
+        .any(|entry| {
+            entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with("libboost_context.")
+        });
+    header && library
 }

@@ -3,7 +3,7 @@
 //!
 //! `main` calls it. All of it happens in a copy of the workspace below `target/red`, which is scratch: the tree that one
 //! works in is only read. Before each break the copy is made equal to the original again, so whatever an interrupted run
-//! has left there does no harm. It runs git and cargo through [`run`](crate::run).
+//! has left there does no harm. It runs git and cargo through `run`.
 //!
 //! A patch begins with lines that say what it is about, before the diff:
 //!

@@ -1,7 +1,7 @@
 //! `cargo xtask soak`: every test many times on a busy machine, to find what fails only now and then.
 //!
 //! `main` calls it. It builds the tests once, keeps all cores busy from threads of this process and runs the tests through
-//! [`run`](crate::run).
+//! `run`.
 
 use crate::run::{self, Outcome, TestProgram};
 use std::sync::Arc;

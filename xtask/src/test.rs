@@ -1,7 +1,7 @@
 //! `cargo xtask test`: every check there is, in the order in which it fails soonest.
 //!
-//! `main` calls it. Its steps run cargo, git, valgrind and an emulator through [`run`](crate::run); what only some
-//! machines have comes from [`tools`](crate::tools).
+//! `main` calls it. Its steps run cargo, git, valgrind and an emulator through `run`; what only some machines
+//! have comes from `tools`.
 
 use crate::run::{self, Outcome, TestProgram};
 use crate::tools::{self, Supply, Tool};
@@ -330,8 +330,6 @@ fn valgrind() -> Outcome {
         command
             .arg("--test-threads=1")
             .args(skipping(&NOT_UNDER_VALGRIND));
-        // valgrind knows nothing of the kernel's guard markers and crashes when it reads a page that has one.
-        command.env("FIBRANT", "guard=mprotect");
         let line = run::typed(&command);
         let ending = run::quietly(command, LIMIT)?;
         if !ending.success || ending.output.contains("client switching stacks") {

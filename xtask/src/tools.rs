@@ -1,13 +1,14 @@
 //! What some steps need from outside: is it there, and if not, can it be installed?
 //!
-//! [`test`](crate::test) and [`bench`](crate::bench) call it; it runs apt-get and rustup, where they exist, through
-//! [`run`](crate::run).
+//! `test` and `bench` call it; it runs apt-get and rustup, where they exist, through `run`.
 
 use crate::run::{self, Outcome};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Once;
+
+const INSTALL_PACKAGES: &str = "apt-get install -y --no-install-recommends";
 
 /// Something that a step needs.
 pub enum Tool {
@@ -39,28 +40,63 @@ pub fn provide(step: &str, tools: &[Tool]) -> Outcome<Supply> {
         return Ok(Supply::Complete);
     };
     if std::env::var_os("CI").is_some_and(|value| !value.is_empty()) {
-        return Err(format!(
-            "{step} {needs}; or leave this step out: --without {step}"
-        ));
+        return Err(format!("it {needs}; or leave it out: --without {step}"));
     }
     Ok(Supply::Lacks(needs))
 }
 
 /// Installs what is missing, as far as that is possible.
 pub fn install(tools: &[Tool]) -> Supply {
-    for tool in tools.iter().filter(|tool| !tool.is_there()) {
-        if let Err(problem) = tool.install() {
-            println!("    {} could not be installed: {problem}", tool.name());
+    for line in installers(&missing(tools)) {
+        if let Err(problem) = run_installer(&line) {
+            println!("    {problem}");
         }
     }
-    let missing: Vec<&Tool> = tools.iter().filter(|tool| !tool.is_there()).collect();
+    let missing = missing(tools);
     if missing.is_empty() {
         return Supply::Complete;
     }
-    let join = |words: Vec<String>, between| words.join(between);
-    let names = join(missing.iter().map(|tool| tool.name()).collect(), " ");
-    let commands = join(missing.iter().map(|tool| tool.installer()).collect(), " && ");
-    Supply::Lacks(format!("needs {names}, install with: {commands}"))
+    let names: Vec<String> = missing.iter().map(|tool| tool.name()).collect();
+    Supply::Lacks(format!(
+        "needs {}, install with: {}",
+        names.join(", "),
+        installers(&missing).join(" && ")
+    ))
+}
+
+fn missing(tools: &[Tool]) -> Vec<&Tool> {
+    tools.iter().filter(|tool| !tool.is_there()).collect()
+}
+
+/// The command lines that install these: one for all packages, one for each of the rest.
+fn installers(tools: &[&Tool]) -> Vec<String> {
+    let mut packages = Vec::new();
+    let mut lines = Vec::new();
+    for tool in tools {
+        match tool {
+            Tool::Package { name, .. } => packages.push(*name),
+            Tool::Toolchain(name) => lines.push(format!("rustup toolchain install {name} --profile minimal")),
+            Tool::Target(name) => lines.push(format!("rustup target add {name}")),
+        }
+    }
+    if !packages.is_empty() {
+        lines.insert(0, format!("{INSTALL_PACKAGES} {}", packages.join(" ")));
+    }
+    lines
+}
+
+fn run_installer(line: &str) -> Outcome {
+    let mut command = run::line(line);
+    if line.starts_with(INSTALL_PACKAGES) {
+        if !is_root() {
+            return Err(format!("only root may run {line}"));
+        }
+        update_package_list();
+        // Nobody is there to answer a package's questions.
+        command.env("DEBIAN_FRONTEND", "noninteractive");
+    }
+    println!("    {line}");
+    run::openly(command)
 }
 
 impl Tool {
@@ -80,29 +116,6 @@ impl Tool {
             Tool::Target(name) => run::answer(run::line("rustup target list --installed"))
                 .is_ok_and(|targets| targets.lines().any(|target| target == *name)),
         }
-    }
-
-    /// The command line that installs it.
-    fn installer(&self) -> String {
-        match self {
-            Tool::Package { name, .. } => format!("apt-get install -y --no-install-recommends {name}"),
-            Tool::Toolchain(name) => format!("rustup toolchain install {name} --profile minimal"),
-            Tool::Target(name) => format!("rustup target add {name}"),
-        }
-    }
-
-    fn install(&self) -> Outcome {
-        if let Tool::Package { .. } = self {
-            if !is_root() {
-                return Err("only root may run apt-get".to_owned());
-            }
-            update_package_list();
-        }
-        println!("    {}", self.installer());
-        let mut command = run::line(&self.installer());
-        // Nobody is there to answer a package's questions.
-        command.env("DEBIAN_FRONTEND", "noninteractive");
-        run::openly(command)
     }
 }
 
@@ -147,6 +160,26 @@ mod tests {
         assert!(shell.is_there());
         assert!(root.is_there());
         assert!(matches!(install(&[shell, root]), Supply::Complete));
+    }
+
+    #[test]
+    fn packages_are_installed_together() {
+        let package = |name| Tool::Package {
+            name,
+            shown_by: "no-such-program",
+        };
+        let tools = [
+            Tool::Target("aarch64-unknown-linux-gnu"),
+            package("one"),
+            package("two"),
+        ];
+        assert_eq!(
+            installers(&tools.iter().collect::<Vec<_>>()),
+            [
+                "apt-get install -y --no-install-recommends one two",
+                "rustup target add aarch64-unknown-linux-gnu"
+            ]
+        );
     }
 
     #[test]
