@@ -210,10 +210,10 @@ fn reset_runs_something_new_on_the_same_stack() {
     let id = fiber.id();
     fiber.resume().unwrap();
     let first = address.get();
+    fiber.reset(note_address()).unwrap();
     // Whoever takes a stack now gets another one.
     let other = Fiber::new(fiber::suspend);
     other.resume().unwrap();
-    fiber.reset(note_address()).unwrap();
     assert_eq!(fiber.state(), State::Init);
     assert_eq!(fiber.resume().unwrap(), State::Term);
     assert_eq!(address.get(), first);

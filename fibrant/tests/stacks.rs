@@ -70,9 +70,15 @@ fn the_whole_stack_can_be_used() {
         // What the fiber's own frames and the control block take is far less than 8 KiB.
         let fiber = Fiber::with_stack_size(size, move || {
             assert!(use_stack_exactly(size - (8 << 10)));
+            // And the very last byte.
+            let page = 4096;
+            let local = 0_u8;
+            let end = (&raw const local as usize / page + 1) * page;
+            // SAFETY: the lowest byte of this fiber's own stack, far below the frames that are in use.
+            unsafe { std::ptr::without_provenance_mut::<u8>(end - size).write_volatile(1) };
         });
         assert_eq!(fiber.resume().unwrap(), State::Term);
-        assert!(fiber.stack_usage().unwrap() > size - (16 << 10));
+        assert_eq!(fiber.stack_usage().unwrap(), size);
     }
     /// Touches every page down to `bytes` below this frame.
     #[inline(never)]
@@ -137,6 +143,31 @@ fn the_stacks_of_an_ended_thread_are_used_by_others() {
         .unwrap();
     let here: Vec<_> = (0..1).map(|_| suspended(SIZE).1).collect();
     assert!(there.contains(&here[0]));
+}
+
+#[test]
+fn the_stacks_of_fibers_in_destructors_of_thread_locals_are_not_lost() {
+    const SIZE: usize = 92 << 10;
+    struct RunsAFiber;
+    impl Drop for RunsAFiber {
+        fn drop(&mut self) {
+            drop(suspended(SIZE));
+        }
+    }
+    // Two of them, one registered before fibrant's own thread-local and one after: one of the two is dropped after it.
+    thread_local!(static EARLY: RunsAFiber = const { RunsAFiber });
+    thread_local!(static LATE: RunsAFiber = const { RunsAFiber });
+    std::thread::spawn(|| {
+        EARLY.with(|_| ());
+        Fiber::new(|| {}).resume().unwrap();
+        LATE.with(|_| ());
+    })
+    .join()
+    .unwrap();
+    let before = stats::current_thread();
+    drop(suspended(SIZE));
+    assert_eq!(stats::current_thread().stacks_fresh, before.stacks_fresh);
+    assert_eq!(stats::current_thread().stacks_reused, before.stacks_reused + 1);
 }
 
 #[test]

@@ -89,12 +89,11 @@ fn is_red(copy: &Copy, patch: &Path) -> Outcome<bool> {
     let header = header(&text)?;
     copy.refresh()?;
     copy.apply(patch)?;
-    let building = header.test.split(|word| word == "--").next().unwrap_or_default();
-    let built = run::quietly(copy.cargo_test(&header, &["--no-run"], building), BUILD_LIMIT)?;
+    let built = run::quietly(copy.cargo_build(&header), BUILD_LIMIT)?;
     if !built.success {
         return Err(format!("does not build: {}\n{}", built.how, built.output));
     }
-    let tested = run::quietly(copy.cargo_test(&header, &[], &header.test), TEST_LIMIT)?;
+    let tested = run::quietly(copy.cargo("cargo test", &header.test, &header), TEST_LIMIT)?;
     if tested.success {
         println!("{}", tested.output);
     }
@@ -201,10 +200,23 @@ impl Copy {
         Ok(())
     }
 
-    fn cargo_test(&self, header: &Header, first: &[&str], arguments: &[String]) -> Command {
-        let mut command = run::line("cargo test");
+    /// Builds what the test needs. Doc tests are built when they run, so for them it is only the library.
+    fn cargo_build(&self, header: &Header) -> Command {
+        let arguments = header.test.split(|word| word == "--").next().unwrap_or_default();
+        if arguments.iter().any(|word| word == "--doc") {
+            let others: Vec<String> = arguments
+                .iter()
+                .filter(|word| *word != "--doc")
+                .cloned()
+                .collect();
+            return self.cargo("cargo build", &others, header);
+        }
+        self.cargo("cargo test --no-run", arguments, header)
+    }
+
+    fn cargo(&self, line: &str, arguments: &[String], header: &Header) -> Command {
+        let mut command = run::line(line);
         command
-            .args(first)
             .args(arguments)
             .current_dir(&self.folder)
             .env("CARGO_TARGET_DIR", &self.build)
