@@ -34,6 +34,8 @@ impl PingPong {
                 (&raw const *there).cast_mut().cast(),
             );
         }
+        // SAFETY: it has just been prepared. Both variants of the answer end in a switch back to here.
+        unsafe { context::switch_to_new(&here, &there.0, 0) };
         PingPong {
             here,
             there,
@@ -50,7 +52,7 @@ impl PingPong {
     /// There and back.
     #[inline(always)]
     pub fn round_trip(&self) {
-        // SAFETY: the other side is live: prepared, or waiting in its own switch.
+        // SAFETY: the other side is live: it waits in its own switch.
         unsafe { context::switch(&self.here, &self.there.0, 0) };
     }
 

@@ -18,7 +18,8 @@
 //! all that a caller may keep: see the measurement in `x86_64.rs`.)
 //!
 //! The floating-point control register is stored at every switch but loaded only if it differs. A new stack has none yet
-//! and starts with that of whoever switches to it first, as a new thread inherits its creator's.
+//! and starts with that of whoever switches to it first, as a new thread inherits its creator's; one that is left for good
+//! has none to store.
 //!
 //! The switch ends in `br`, not `ret`: the processor predicts a `ret` to go where the last call came from, which after a
 //! switch is always wrong. For the same reason the entry stub does not `blr`: the entry function never returns, and a call
@@ -39,9 +40,6 @@ struct Frame {
     fpcr: u64,
 }
 
-/// A value that FPCR never has (its upper half reads as zero): the frame has none yet.
-const NO_CONTROL_REGISTER: u64 = u64::MAX;
-
 /// Writes the frame of a new stack below `top`, so that the first switch to it enters `entry`.
 ///
 /// # Safety
@@ -54,7 +52,7 @@ pub(super) unsafe fn prepare(top: *mut u8, entry: Entry, data: *mut ()) -> *mut 
         x29: entry as usize,
         go_on: entry_stub as *const () as usize,
         x19: data as usize,
-        fpcr: NO_CONTROL_REGISTER,
+        fpcr: 0,
     };
     // SAFETY: the place is writable and, as top is aligned to 16 and a frame takes 32 bytes, aligned.
     unsafe { frame.write(start) };
@@ -85,14 +83,14 @@ unsafe extern "C" fn entry_stub() {
 /// holds the target's, and what is done about the thread pointer. Label 4 is the end.
 macro_rules! switch {
     ($from:ident, $to:ident, $argument:ident,
-     control_register: [$($check:literal),*], thread_pointer: [$($set:literal)?] $($pointer:ident)?) => {{
+     control_register: [$($now:literal),*], thread_pointer: [$($set:literal)?] $($pointer:ident)?) => {{
         let answer;
         asm!(
             "adr x9, 4f",
             "stp x29, x9, [sp, #-0x20]!",
             "str x19, [sp, #0x10]",
             "ldr x11, [x1]",
-            $($check,)*
+            $($now,)*
             $($set,)?
             "mov x9, sp",
             "str x9, [x0]",
@@ -111,16 +109,14 @@ macro_rules! switch {
         );
         answer
     }};
-    // The control register is kept apart: stored, compared, loaded if it differs.
-    ($from:ident, $to:ident, $argument:ident, own control register, thread_pointer: $($rest:tt)*) => {
+    // Stored, compared with the target's, loaded if it differs.
+    ($from:ident, $to:ident, $argument:ident, keep control register, thread_pointer: $($rest:tt)*) => {
         switch!($from, $to, $argument,
             control_register: [
                 "mrs x10, fpcr",
                 "str x10, [sp, #0x18]",
                 "ldr x12, [x11, #0x18]",
                 "cmp x10, x12",
-                "b.eq 2f",
-                "cmn x12, #1", // is it NO_CONTROL_REGISTER?
                 "b.eq 2f",
                 "msr fpcr, x12",
                 "2:"
@@ -132,20 +128,42 @@ macro_rules! switch {
 /// Saves `*from`, goes on in `*to` with `argument` as the result there.
 ///
 /// # Safety
-/// `*to` is the address of a frame of this thread's that was saved (or prepared) and not switched to since; `from` is
-/// valid for a write.
+/// `*to` is the address of a frame of this thread's that was saved and not switched to since; `from` is valid for a write.
 #[inline(always)]
 pub(super) unsafe fn switch(from: *mut *mut u8, to: *const *mut u8, argument: usize) -> usize {
     // SAFETY: by the contract the target's frame is complete, and whoever switches back restores this one. What happens in
     // between is like a call of a function that may change every register.
-    unsafe { switch!(from, to, argument, own control register, thread_pointer: []) }
+    unsafe { switch!(from, to, argument, keep control register, thread_pointer: []) }
+}
+
+/// [`switch()`] to a stack that was just prepared: it has no control register, and starts with the one that is in force.
+///
+/// # Safety
+/// As [`switch()`], but `*to` was prepared and not switched to since.
+#[inline(always)]
+pub(super) unsafe fn switch_to_new(from: *mut *mut u8, to: *const *mut u8, argument: usize) -> usize {
+    // SAFETY: as in `switch`.
+    unsafe {
+        switch!(from, to, argument,
+            control_register: ["mrs x10, fpcr", "str x10, [sp, #0x18]"], thread_pointer: [])
+    }
+}
+
+/// [`switch()`] away from a stack for good: its control register is not stored, but the target's is loaded if it differs.
+///
+/// # Safety
+/// As [`switch()`]; and nothing ever switches to `*from`.
+#[inline(always)]
+pub(super) unsafe fn leave(from: *mut *mut u8, to: *const *mut u8, argument: usize) -> usize {
+    // SAFETY: as in `switch`, which does a store too many.
+    unsafe { switch(from, to, argument) }
 }
 
 /// [`switch()`], without a look at the control register: it stays as it is.
 ///
 /// # Safety
-/// As [`switch()`]; and whoever switches back to this frame does so by this function, too, as the frame has no control
-/// register.
+/// As [`switch()`] or [`switch_to_new`]; and whoever switches back to this frame does so by this function, too, as the
+/// frame has no control register.
 #[inline(always)]
 pub(super) unsafe fn switch_sharing_float_control(
     from: *mut *mut u8,
@@ -169,7 +187,7 @@ pub(super) unsafe fn switch_with_thread_pointer(
 ) -> usize {
     // SAFETY: as in `switch`; the new value is one that code may run with.
     unsafe {
-        switch!(from, to, argument, own control register, thread_pointer: ["msr tpidr_el0, x3"] thread_pointer)
+        switch!(from, to, argument, keep control register, thread_pointer: ["msr tpidr_el0, x3"] thread_pointer)
     }
 }
 

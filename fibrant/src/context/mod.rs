@@ -44,7 +44,8 @@ impl Context {
         }
     }
 
-    /// Makes this context live: the first switch to it calls `entry(data, argument)` on the stack that ends at `top`.
+    /// Makes this context live: the first switch to it, by [`switch_to_new`] or [`switch_sharing_float_control`], calls
+    /// `entry(data, argument)` on the stack that ends at `top`.
     ///
     /// It starts with the floating-point control words of whoever switches to it first, as a new thread inherits its
     /// creator's.
@@ -61,56 +62,57 @@ impl Context {
     }
 }
 
-/// Saves this stack in `from` and goes on in `to`, whose own `switch` returns `argument` there. Returns, with an argument
-/// of theirs, when somebody switches to `from`.
-///
-/// # Safety
-/// `to` is live, was saved on this thread and stays in place while it is switched to; `from` is spent and stays in place
-/// until it is switched to. The thread pointer is the same on both sides.
-#[inline(always)]
-pub(crate) unsafe fn switch(from: &Context, to: &Context, argument: usize) -> usize {
-    sanitizer::leaving(from, to);
-    // SAFETY: the caller's promise is what the architecture's switch asks for.
-    let answer = unsafe { arch::switch(from.frame.get(), to.frame.get(), argument) };
-    sanitizer::arrived(from);
-    answer
-}
-
-/// Like [`switch`], but the floating-point control words stay as they are: both sides share them.
-///
-/// # Safety
-/// As for [`switch`]; and who switches back to `from` uses this function, too.
-#[inline(always)]
-pub(crate) unsafe fn switch_sharing_float_control(from: &Context, to: &Context, argument: usize) -> usize {
-    sanitizer::leaving(from, to);
-    // SAFETY: the caller's promise is what the architecture's switch asks for.
-    let answer = unsafe { arch::switch_sharing_float_control(from.frame.get(), to.frame.get(), argument) };
-    sanitizer::arrived(from);
-    answer
-}
-
-/// Like [`switch`], and the thread pointer becomes `thread_pointer` on the way: what follows runs with the thread-locals
-/// of that block. The caller keeps each side's thread pointer, so nothing is read back here.
-///
-/// # Safety
-/// As for [`switch`], except for the last sentence; and `thread_pointer` is the thread pointer with which `to` was left,
-/// or the address of a thread control block whose code may run here.
-/// [`thread_pointer_can_change`] has answered yes.
-#[allow(dead_code)] // isolated fibers use it; until they exist, its test and the bench do
-#[inline(always)]
-pub(crate) unsafe fn switch_with_thread_pointer(
-    from: &Context,
-    to: &Context,
-    argument: usize,
-    thread_pointer: *mut u8,
-) -> usize {
-    sanitizer::leaving(from, to);
-    // SAFETY: the caller's promise is what the architecture's switch asks for.
-    let answer = unsafe {
-        arch::switch_with_thread_pointer(from.frame.get(), to.frame.get(), argument, thread_pointer)
+/// Defines a switch: the architecture's instruction for it between the notes for the sanitizer.
+macro_rules! define_switch {
+    ($(#[doc = $doc:literal])+ $(#[allow($lint:ident)])? $name:ident $(, $pointer:ident: $type:ty)?) => {
+        $(#[doc = $doc])+
+        $(#[allow($lint)])?
+        #[inline(always)]
+        pub(crate) unsafe fn $name(from: &Context, to: &Context, argument: usize $(, $pointer: $type)?) -> usize {
+            sanitizer::leaving(from, to);
+            // SAFETY: the caller's promise is what the architecture's switch asks for.
+            let answer = unsafe { arch::$name(from.frame.get(), to.frame.get(), argument $(, $pointer)?) };
+            sanitizer::arrived(from);
+            answer
+        }
     };
-    sanitizer::arrived(from);
-    answer
+}
+
+define_switch! {
+    /// Saves this stack in `from` and goes on in `to`, whose own `switch` returns `argument` there. Returns, with an
+    /// argument of theirs, when somebody switches to `from`.
+    ///
+    /// # Safety
+    /// `to` is live, was saved on this thread (by a switch, with its control words) and stays in place while it is switched
+    /// to; `from` is spent and stays in place until it is switched to. The thread pointer is the same on both sides.
+    switch
+}
+
+define_switch! {
+    /// Like [`switch`], to a context that was prepared and not switched to yet.
+    ///
+    /// # Safety
+    /// As for [`switch`], except that `to` was prepared, on this thread.
+    switch_to_new
+}
+
+define_switch! {
+    /// Like [`switch`] or [`switch_to_new`], but the floating-point control words stay as they are: both sides share them.
+    ///
+    /// # Safety
+    /// As for [`switch`]; and who switches back to `from` uses this function, too.
+    switch_sharing_float_control
+}
+
+define_switch! {
+    /// Like [`switch`], and the thread pointer becomes `thread_pointer` on the way: what follows runs with the thread-locals
+    /// of that block. The caller keeps each side's thread pointer, so nothing is read back here.
+    ///
+    /// # Safety
+    /// As for [`switch`], except for the last sentence; and `thread_pointer` is the thread pointer with which `to` was left,
+    /// or the address of a thread control block whose code may run here. [`thread_pointer_can_change`] has answered yes.
+    #[allow(dead_code)] // isolated fibers will use it; until they exist, its test and the bench do
+    switch_with_thread_pointer, thread_pointer: *mut u8
 }
 
 /// Leaves this stack for good: goes on in `to`, and nothing ever switches back. `share_float_control` says which switch
@@ -128,7 +130,7 @@ pub(crate) unsafe fn leave(to: &Context, share_float_control: bool) -> ! {
         if share_float_control {
             arch::switch_sharing_float_control(nowhere.frame.get(), to.frame.get(), 0);
         } else {
-            arch::switch(nowhere.frame.get(), to.frame.get(), 0);
+            arch::leave(nowhere.frame.get(), to.frame.get(), 0);
         }
     }
     unreachable!("a context that was left for good was switched to")

@@ -36,8 +36,16 @@ unsafe extern "C" fn go_round(member: *mut (), argument: usize) -> ! {
     loop {
         ring.visits.borrow_mut().push((member.index, argument));
         let next = ring.contexts.get(member.index + 1).unwrap_or(&ring.home);
-        // SAFETY: the next context is prepared or has switched on before, and each switches only forward.
-        argument = unsafe { switch(own, next.as_ref().unwrap(), argument + 1) };
+        let next = next.as_ref().unwrap();
+        let is_new = ring.visits.borrow().len() < 3 && member.index < 2;
+        // SAFETY: in the first round the next of the ring is prepared, later it has switched on before; home always has.
+        argument = unsafe {
+            if is_new {
+                switch_to_new(own, next, argument + 1)
+            } else {
+                switch(own, next, argument + 1)
+            }
+        };
     }
 }
 
@@ -67,8 +75,14 @@ fn any_context_switches_to_any_other_directly() {
     }
     let (home, first) = (ring.home.as_ref().unwrap(), ring.contexts[0].as_ref().unwrap());
     for round in 0..2 {
-        // SAFETY: the first is prepared, or has switched on and been left alone since.
-        let answer = unsafe { switch(home, first, round * 100) };
+        // SAFETY: the first is prepared, later it has switched on and been left alone since.
+        let answer = unsafe {
+            if round == 0 {
+                switch_to_new(home, first, round * 100)
+            } else {
+                switch(home, first, round * 100)
+            }
+        };
         assert_eq!(answer, round * 100 + 3);
     }
     let expected = [(0, 0), (1, 1), (2, 2), (0, 100), (1, 101), (2, 102)];
@@ -126,9 +140,12 @@ fn the_thread_pointer_can_be_part_of_a_switch() {
             (&raw const pair).cast_mut().cast(),
         );
     }
+    // SAFETY: it has just been prepared.
+    unsafe { arch::switch_to_new(pair.here.frame.get(), pair.there.frame.get(), 0) };
+    assert_eq!(pair.seen.get(), pair.home_pointer);
     for _ in 0..3 {
         pair.seen.set(ptr::null_mut());
-        // SAFETY: prepared, or waiting in its own switch; it runs nothing that uses thread-locals, so the block will do.
+        // SAFETY: it waits in its own switch; it runs nothing that uses thread-locals, so the block will do.
         unsafe {
             arch::switch_with_thread_pointer(pair.here.frame.get(), pair.there.frame.get(), 0, address)
         };

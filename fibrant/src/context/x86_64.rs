@@ -21,8 +21,8 @@
 //!
 //! The control words are stored at every switch but loaded only if the control bits differ (a load can cost 100 ns); the
 //! six low bits of MXCSR are sticky flags and do not count. A new stack has none yet and starts with those of whoever
-//! switches to it first, as a new thread inherits its creator's. Reading MXCSR alone takes 5 ns on a Zen 3: hence the
-//! variant that shares the control words.
+//! switches to it first, as a new thread inherits its creator's; one that is left for good has none to store. Reading MXCSR
+//! takes 5 ns on a Zen 3 and comparing what was read 2 more: hence the variant that shares the control words.
 //!
 //! The switch ends in `jmp`, not `ret`: the processor predicts a `ret` to go where the last `call` came from,
 //! which after a switch is always wrong and costs 8 ns a time. For the same reason the entry stub does not `call`: the
@@ -45,9 +45,6 @@ struct Frame {
     go_on: usize,
 }
 
-/// An x87 control word that no processor has (bit 6 is always set): the frame has no control words yet.
-const NO_CONTROL_WORDS: u16 = 0;
-
 /// Writes the frame of a new stack below `top`, so that the first switch to it enters `entry`.
 ///
 /// # Safety
@@ -58,7 +55,7 @@ pub(super) unsafe fn prepare(top: *mut u8, entry: Entry, data: *mut ()) -> *mut 
     let frame = unsafe { top.cast::<Frame>().sub(1) };
     let start = Frame {
         mxcsr: 0,
-        x87_control: NO_CONTROL_WORDS,
+        x87_control: 0,
         _unused: 0,
         rbx: data as usize,
         rbp: entry as usize,
@@ -99,7 +96,7 @@ unsafe extern "C" fn entry_stub() {
 /// instructions the stack pointer is that of the function around the switch, and a profiler can walk from each of them.
 macro_rules! switch {
     ($from:ident, $to:ident, $argument:ident,
-     control_words: [$($check:literal),*] [$($load:literal),*] $($name:ident = const $value:expr)?, thread_pointer: [$($set:literal)?] $($pointer:ident)?) => {{
+     control_words: [$($now:literal),*] [$($later:literal),*], thread_pointer: [$($set:literal)?] $($pointer:ident)?) => {{
         let answer;
         asm!(
             "lea rax, [rip + 4f]",
@@ -107,7 +104,7 @@ macro_rules! switch {
             "mov [rsp - 0x08], rax",
             "mov [rsp - 0x10], rbp",
             "mov [rsp - 0x18], rbx",
-            $($check,)*
+            $($now,)*
             "2:",
             $($set,)?
             "lea r9, [rsp - 0x20]",
@@ -118,21 +115,20 @@ macro_rules! switch {
             "lea rsp, [r8 + 0x20]",
             "jmp r9",
             "3:",
-            $($load,)*
+            $($later,)*
             "4:",
             in("rdi") $from,
             in("rsi") $to,
             inout("rdx") $argument => answer,
             $(in("rcx") $pointer,)?
             out("r12") _, out("r13") _, out("r14") _, out("r15") _,
-            $($name = const $value,)?
             clobber_abi("sysv64"),
         );
         answer
     }};
-    // The control words are kept apart: stored, compared, loaded if they differ. Loads are as wide as the stores they
-    // follow: a wider one would wait for both.
-    ($from:ident, $to:ident, $argument:ident, own control words, thread_pointer: $($rest:tt)*) => {
+    // Stored, compared with the target's, loaded if they differ. Loads are as wide as the stores they follow: a wider one
+    // would wait for both.
+    ($from:ident, $to:ident, $argument:ident, keep control words, thread_pointer: $($rest:tt)*) => {
         switch!($from, $to, $argument,
             control_words: [
                 "stmxcsr [rsp - 0x20]",
@@ -145,12 +141,10 @@ macro_rules! switch {
                 "cmp ax, [r8 + 4]",
                 "jne 3f"
             ] [
-                "cmp word ptr [r8 + 4], {no_control_words}",
-                "je 2b",
                 "ldmxcsr [r8]",
                 "fldcw [r8 + 4]",
                 "jmp 2b"
-            ] no_control_words = const NO_CONTROL_WORDS,
+            ],
             thread_pointer: $($rest)*)
     };
 }
@@ -158,19 +152,44 @@ macro_rules! switch {
 /// Saves `*from`, goes on in `*to` with `argument` as the result there.
 ///
 /// # Safety
-/// `*to` is the address of a frame of this thread's that was saved (or prepared) and not switched to since; `from` is
-/// valid for a write.
+/// `*to` is the address of a frame of this thread's that was saved and not switched to since; `from` is valid for a write.
 #[inline(always)]
 pub(super) unsafe fn switch(from: *mut *mut u8, to: *const *mut u8, argument: usize) -> usize {
     // SAFETY: by the contract the target's frame is complete, and whoever switches back restores this one. What happens in
     // between is like a call of a function that may change every register.
-    unsafe { switch!(from, to, argument, own control words, thread_pointer: []) }
+    unsafe { switch!(from, to, argument, keep control words, thread_pointer: []) }
+}
+
+/// [`switch()`] to a stack that was just prepared: it has no control words, and starts with those that are in force.
+///
+/// # Safety
+/// As [`switch()`], but `*to` was prepared and not switched to since.
+#[inline(always)]
+pub(super) unsafe fn switch_to_new(from: *mut *mut u8, to: *const *mut u8, argument: usize) -> usize {
+    // SAFETY: as in `switch`.
+    unsafe {
+        switch!(from, to, argument,
+            control_words: ["stmxcsr [rsp - 0x20]", "fnstcw [rsp - 0x1c]"] [], thread_pointer: [])
+    }
+}
+
+/// [`switch()`] away from a stack for good: its control words are not stored, so there is nothing to compare.
+///
+/// # Safety
+/// As [`switch()`]; and nothing ever switches to `*from`.
+#[inline(always)]
+pub(super) unsafe fn leave(from: *mut *mut u8, to: *const *mut u8, argument: usize) -> usize {
+    // SAFETY: as in `switch`.
+    unsafe {
+        switch!(from, to, argument, control_words: ["ldmxcsr [r8]", "fldcw [r8 + 4]"] [], thread_pointer: [])
+    }
 }
 
 /// [`switch()`], without a look at the control words: they stay as they are.
 ///
 /// # Safety
-/// As [`switch()`]; and whoever switches back to this frame does so by this function, too, as the frame has no control words.
+/// As [`switch()`] or [`switch_to_new`]; and whoever switches back to this frame does so by this function, too, as the
+/// frame has no control words.
 #[inline(always)]
 pub(super) unsafe fn switch_sharing_float_control(
     from: *mut *mut u8,
@@ -193,7 +212,9 @@ pub(super) unsafe fn switch_with_thread_pointer(
     thread_pointer: *mut u8,
 ) -> usize {
     // SAFETY: as in `switch`; the new base is one that code may run with.
-    unsafe { switch!(from, to, argument, own control words, thread_pointer: ["wrfsbase rcx"] thread_pointer) }
+    unsafe {
+        switch!(from, to, argument, keep control words, thread_pointer: ["wrfsbase rcx"] thread_pointer)
+    }
 }
 
 /// Whether the kernel lets user code write the base of `fs` (FSGSBASE, Linux 5.9 and later).

@@ -151,12 +151,37 @@ impl Block {
         self.status.set_init();
     }
 
-    /// Runs the fiber until it suspends or ends.
+    /// Runs the fiber for the first time, until it suspends or ends.
     ///
     /// # Safety
-    /// It is in Ready, or in Init and prepared, and was so on this thread.
+    /// It is in Init and has just been prepared.
+    #[inline(always)]
+    pub(super) unsafe fn run_first(&self) {
+        // SAFETY: a prepared context is live, and it is new.
+        self.run_by(|| unsafe {
+            if self.shares_float_control {
+                context::switch_sharing_float_control(&self.resumer, &self.context, 0)
+            } else {
+                context::switch_to_new(&self.resumer, &self.context, 0)
+            }
+        });
+    }
+
+    /// Runs the fiber on, until it suspends again or ends.
+    ///
+    /// # Safety
+    /// It is in Ready, and was suspended on this thread.
     #[inline(always)]
     pub(super) unsafe fn run(&self, order: Order) {
+        // SAFETY: in Ready the context is live and saved on this thread.
+        self.run_by(|| unsafe { self.switch(&self.resumer, &self.context, order as usize) });
+    }
+
+    /// Notes the fiber as the current one while `switch` runs it. What both kinds of switch ask for besides a live target:
+    /// the resumer's context is spent, as no resumer waits; the block keeps both contexts in place, as it is removed in Init
+    /// or Term only; and this frame is not suspended as long as the fiber runs: who suspends the fiber comes back here.
+    #[inline(always)]
+    fn run_by(&self, switch: impl FnOnce() -> usize) {
         Thread::with(|thread| {
             let parent = thread.current();
             // It is usually the same as last time, and a comparison is cheaper than a store.
@@ -165,10 +190,7 @@ impl Block {
             }
             self.status.set_running();
             thread.set_current(Some(NonNull::from(self)));
-            // SAFETY: in these states the context is live and saved on this thread (a Fiber cannot leave it); the resumer's is
-            // spent, as no resumer waits. The block keeps both in place: it is removed in Init or Term only. This frame is not
-            // suspended as long as the fiber runs: whoever suspends the fiber comes back here first.
-            unsafe { self.switch(&self.resumer, &self.context, order as usize) };
+            switch();
             thread.counters.switches.add(2);
             thread.set_current(self.parent.get());
         });

@@ -196,8 +196,11 @@ impl Fiber {
     #[inline(always)] // a switch takes less time than a call, its saved registers and its return
     pub fn resume(&self) -> Result<State, ResumeError> {
         match self.block() {
-            // SAFETY: it is Ready; and as a Fiber cannot leave its thread, it was suspended here.
-            Some(block) if block.state() == State::Ready => Ok(unsafe { run(block) }),
+            Some(block) if block.state() == State::Ready => {
+                // SAFETY: it is Ready; and as a Fiber cannot leave its thread, it was suspended here.
+                unsafe { block.run(Order::GoOn) };
+                Ok(outcome(block))
+            }
             _ => self.resume_first(),
         }
     }
@@ -219,8 +222,9 @@ impl Fiber {
         // SAFETY: a fiber's block stays in place until the fiber is dropped, and is only ever shared.
         let block = unsafe { block.as_ref() };
         block.prepare(self.job.take().expect("a fiber in Init has a job"));
-        // SAFETY: it has just been prepared, on this thread.
-        Ok(unsafe { run(block) })
+        // SAFETY: it has just been prepared.
+        unsafe { block.run_first() };
+        Ok(outcome(block))
     }
 
     #[inline]
@@ -357,14 +361,9 @@ impl Fiber {
     }
 }
 
-/// Runs a fiber until it suspends or ends, and returns which; its panic goes on here.
-///
-/// # Safety
-/// As for [`Block::run`].
+/// What a fiber that has just run has come to: Ready or Term. If it panicked, the panic goes on here.
 #[inline(always)]
-unsafe fn run(block: &Block) -> State {
-    // SAFETY: the caller's promise.
-    unsafe { block.run(Order::GoOn) };
+fn outcome(block: &Block) -> State {
     let state = block.state();
     if state == State::Term
         && let Some(payload) = block.take_panic()
