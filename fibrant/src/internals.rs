@@ -28,7 +28,7 @@ impl PingPong {
         // SAFETY: a fresh stack; the pair of contexts is boxed and lives as long as this.
         unsafe {
             there.0.prepare(
-                stack.bottom(),
+                &stack,
                 stack.top().as_ptr(),
                 entry,
                 (&raw const *there).cast_mut().cast(),

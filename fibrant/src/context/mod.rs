@@ -16,6 +16,7 @@ mod arch;
 mod sanitizer;
 pub(crate) mod stack;
 
+use stack::Stack;
 use std::cell::UnsafeCell;
 use std::ptr;
 
@@ -51,14 +52,15 @@ impl Context {
     /// creator's.
     ///
     /// # Safety
-    /// `bottom..top` is a writable stack that nothing else uses, `top` is aligned to 16 bytes, and the context is spent.
+    /// `top` is aligned to 16 bytes and lies on the stack, what is below it there is used by nothing else, and the context is
+    /// spent.
     #[inline]
-    pub(crate) unsafe fn prepare(&self, bottom: *mut u8, top: *mut u8, entry: Entry, data: *mut ()) {
+    pub(crate) unsafe fn prepare(&self, stack: &Stack, top: *mut u8, entry: Entry, data: *mut ()) {
         // SAFETY: the caller promises a free stack with room for a frame below its aligned top.
         let frame = unsafe { arch::prepare(top, entry, data) };
         // SAFETY: the context is spent, so no switch reads or writes the cell now; it belongs to this thread.
         unsafe { *self.frame.get() = frame };
-        self.notes.describe(bottom, top);
+        self.notes.describe(stack, top);
     }
 }
 

@@ -9,6 +9,7 @@ pub(super) use notes::*;
 #[cfg(not(fibrant_asan))]
 mod notes {
     use crate::context::Context;
+    use crate::context::stack::Stack;
 
     pub(in crate::context) struct Notes;
 
@@ -17,7 +18,7 @@ mod notes {
             Notes
         }
         #[inline(always)]
-        pub(in crate::context) fn describe(&self, _bottom: *mut u8, _top: *mut u8) {}
+        pub(in crate::context) fn describe(&self, _stack: &Stack, _top: *mut u8) {}
     }
 
     #[inline(always)]
@@ -29,12 +30,13 @@ mod notes {
     #[inline(always)]
     pub(in crate::context) fn started() {}
     #[inline(always)]
-    pub(in crate::context) fn forget_poison(_bottom: *mut u8, _size: usize) {}
+    pub(in crate::context) fn forget_poison(_stack: &Stack) {}
 }
 
 #[cfg(fibrant_asan)]
 mod notes {
     use crate::context::Context;
+    use crate::context::stack::Stack;
     use std::cell::Cell;
     use std::ffi::c_void;
     use std::ptr;
@@ -72,10 +74,10 @@ mod notes {
                 size: Cell::new(0),
             }
         }
-        pub(in crate::context) fn describe(&self, bottom: *mut u8, top: *mut u8) {
+        pub(in crate::context) fn describe(&self, stack: &Stack, top: *mut u8) {
             self.fake_stack.set(ptr::null_mut());
-            self.bottom.set(bottom.cast());
-            self.size.set(top as usize - bottom as usize);
+            self.bottom.set(stack.bottom().cast());
+            self.size.set(top as usize - stack.bottom() as usize);
         }
     }
 
@@ -125,8 +127,8 @@ mod notes {
     }
 
     /// A stack that is used again may carry marks of frames that were left for good.
-    pub(in crate::context) fn forget_poison(bottom: *mut u8, size: usize) {
+    pub(in crate::context) fn forget_poison(stack: &Stack) {
         // SAFETY: the region is a whole idle stack.
-        unsafe { __asan_unpoison_memory_region(bottom.cast(), size) };
+        unsafe { __asan_unpoison_memory_region(stack.bottom().cast(), stack.size()) };
     }
 }

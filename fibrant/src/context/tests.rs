@@ -64,14 +64,7 @@ fn any_context_switches_to_any_other_directly() {
     for (index, context) in ring.contexts.iter().flatten().enumerate() {
         let (stack, member) = (&stacks[index], &raw const members[index]);
         // SAFETY: a stack of its own, and a context that is spent.
-        unsafe {
-            context.prepare(
-                stack.bottom(),
-                stack.top().as_ptr(),
-                go_round,
-                member.cast_mut().cast(),
-            )
-        };
+        unsafe { context.prepare(stack, stack.top().as_ptr(), go_round, member.cast_mut().cast()) };
     }
     let (home, first) = (ring.home.as_ref().unwrap(), ring.contexts[0].as_ref().unwrap());
     for round in 0..2 {
@@ -134,7 +127,7 @@ fn the_thread_pointer_can_be_part_of_a_switch() {
     // SAFETY: a stack of its own, and a context that is spent.
     unsafe {
         pair.there.prepare(
-            stack.bottom(),
+            &stack,
             stack.top().as_ptr(),
             look_at_the_thread_pointer,
             (&raw const pair).cast_mut().cast(),

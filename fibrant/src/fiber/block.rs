@@ -23,8 +23,8 @@
 //! - **Term**: what it ran has returned or panicked and its fiber-locals are gone. It switched back for good; a panic waits
 //!   in `panic` for the resumer. A reset makes it Init again.
 //!
-//! At any time exactly one of `context` and `resumer` is live: `context` in Init (once prepared) and Ready, `resumer` in
-//! Running. Only these transitions exist: Init to Running to (Ready to Running)* to Term to Init.
+//! At most one of `context` and `resumer` is live: `context` in Ready, `resumer` in Running. Only these transitions exist:
+//! Init to Running to (Ready to Running)* to Term to Init.
 
 use super::local::Locals;
 use super::status::Status;
@@ -34,8 +34,9 @@ use crate::context::stack::Stack;
 use crate::context::{self, Context};
 use std::any::Any;
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::panic::{self, AssertUnwindSafe};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 /// What a fiber runs.
 pub(super) type Job = Box<dyn FnOnce()>;
@@ -57,10 +58,8 @@ pub(super) struct Block {
     pub(super) status: Status,
     /// Whether it shares the floating-point control words with its resumer: which switch is used, in both directions.
     shares_float_control: bool,
-    /// What it will run, from [`prepare`](Block::prepare) to [`enter`]; a box, without the destructor that making and ending
-    /// a fiber would have to check.
-    job: Cell<Option<NonNull<dyn FnOnce()>>>,
-    /// What it panicked with, in Term, until the resumer takes it; a box as well.
+    /// What it panicked with, in Term, until the resumer takes it: a box, without the destructor that making and ending a
+    /// fiber would have to check.
     panic: Cell<Option<NonNull<dyn Any + Send>>>,
     /// The values of its fiber-locals.
     pub(super) locals: Locals,
@@ -84,7 +83,7 @@ pub(super) enum Order {
 struct Unwinding;
 
 impl Block {
-    /// Puts a block at the top of a stack, in state Init with nothing to run yet.
+    /// Puts a block at the top of a stack, in state Init.
     #[inline]
     pub(super) fn place(stack: Stack, identity: Handle, shares_float_control: bool) -> NonNull<Block> {
         // SAFETY: the top of a stack that nobody uses, with far more room below it than a block takes.
@@ -95,7 +94,6 @@ impl Block {
             parent: Cell::new(None),
             status: Status::init(),
             shares_float_control,
-            job: Cell::new(None),
             panic: Cell::new(None),
             locals: Locals::new(),
             identity,
@@ -127,42 +125,29 @@ impl Block {
         self.status.state()
     }
 
-    /// Gives a fiber in Init something to run.
-    #[inline]
-    pub(super) fn prepare(&self, job: Job) {
-        debug_assert_eq!(self.state(), State::Init);
-        self.job.set(Some(NonNull::from(Box::leak(job))));
-        let this = NonNull::from(self);
-        // SAFETY: in Init nothing stands on the stack below the block, whose address is a multiple of 16, and the context is
-        // spent: it was never prepared, or the fiber that it was prepared for has ended.
-        unsafe {
-            self.context.prepare(
-                self.stack.bottom(),
-                this.as_ptr().cast(),
-                enter,
-                this.as_ptr().cast(),
-            );
-        }
-    }
-
     /// Makes an ended fiber one that has not begun.
     pub(super) fn renew(&self) {
         debug_assert_eq!(self.state(), State::Term);
         self.status.set_init();
     }
 
-    /// Runs the fiber for the first time, until it suspends or ends.
-    ///
-    /// # Safety
-    /// It is in Init and has just been prepared.
+    /// Begins to run `job` on a fiber in Init, until it suspends or ends.
     #[inline(always)]
-    pub(super) unsafe fn run_first(&self) {
-        // SAFETY: a prepared context is live, and it is new.
+    pub(super) fn run_first(&self, job: Job) {
+        debug_assert_eq!(self.state(), State::Init);
+        let this = (&raw const *self).cast_mut();
+        // SAFETY: in Init nothing stands on the stack below the block, whose address is a multiple of 16, and the context is
+        // spent: it was never prepared, or the fiber that it was prepared for has ended.
+        unsafe { self.context.prepare(&self.stack, this.cast(), enter, this.cast()) };
+        // The job is moved by `enter`, which runs before this frame goes on.
+        let job = ManuallyDrop::new(job);
+        let argument = (&raw const job).expose_provenance();
+        // SAFETY: the context has just been prepared, here, and is new.
         self.run_by(|| unsafe {
             if self.shares_float_control {
-                context::switch_sharing_float_control(&self.resumer, &self.context, 0)
+                context::switch_sharing_float_control(&self.resumer, &self.context, argument)
             } else {
-                context::switch_to_new(&self.resumer, &self.context, 0)
+                context::switch_to_new(&self.resumer, &self.context, argument)
             }
         });
     }
@@ -259,14 +244,14 @@ fn unwind() -> ! {
 /// The first and last function on a fiber's stack.
 ///
 /// # Safety
-/// `data` is the address of the fiber's block, which is Running for the first time since it was prepared.
-unsafe extern "C" fn enter(data: *mut (), _order: usize) -> ! {
+/// `data` is the address of the fiber's block, which is Running for the first time since it was prepared. `job` is the
+/// address of what it is to run, which is this function's to move.
+unsafe extern "C" fn enter(data: *mut (), job: usize) -> ! {
     context::started();
     // SAFETY: by the contract; and the block stays as long as its stack is in use.
     let block = unsafe { &*data.cast::<Block>() };
-    let job = block.job.take().expect("a prepared fiber has a job");
-    // SAFETY: `prepare` has leaked it from a box, for this function to take once.
-    let job = unsafe { Box::from_raw(job.as_ptr()) };
+    // SAFETY: by the contract. Whoever owned it does not drop it.
+    let job = unsafe { ptr::with_exposed_provenance::<Job>(job).read() };
     let result = panic::catch_unwind(AssertUnwindSafe(job));
     block.locals.end();
     if let Err(payload) = result {

@@ -205,7 +205,7 @@ impl Fiber {
         }
     }
 
-    /// Resumes a fiber in Init: takes a stack unless it has one, places its job there and runs it.
+    /// Resumes a fiber in Init: takes a stack unless it has one, and runs its job there.
     fn resume_first(&self) -> Result<State, ResumeError> {
         let state = self.state();
         if state != State::Init {
@@ -221,9 +221,7 @@ impl Fiber {
         };
         // SAFETY: a fiber's block stays in place until the fiber is dropped, and is only ever shared.
         let block = unsafe { block.as_ref() };
-        block.prepare(self.job.take().expect("a fiber in Init has a job"));
-        // SAFETY: it has just been prepared.
-        unsafe { block.run_first() };
+        block.run_first(self.job.take().expect("a fiber in Init has a job"));
         Ok(outcome(block))
     }
 

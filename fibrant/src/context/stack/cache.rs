@@ -66,7 +66,7 @@ impl Cache {
                 self.take_from_shelf(size, counters)?
             }
         };
-        sanitizer::forget_poison(stack.bottom(), stack.size());
+        sanitizer::forget_poison(&stack);
         Ok(stack)
     }
 
