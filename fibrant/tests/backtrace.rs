@@ -41,7 +41,7 @@ fn check(names: &[String]) {
     let own = names.iter().filter(|name| name.contains("innermost")).count();
     assert_eq!(own, 6, "\n{text}");
     let last = names.last().unwrap();
-    assert!(last.contains("entry_stub"), "the walk ends in {last}:\n{text}");
+    assert!(last.contains("launch"), "the walk ends in {last}:\n{text}");
     assert!(
         !text.contains("the_walk_ends_at_the_entry\n"),
         "it walks into the resumer:\n{text}"
@@ -70,7 +70,7 @@ fn the_walk_ends_at_the_entry() {
 fn std_prints_it() {
     let fiber = Fiber::new(|| {
         let text = std::backtrace::Backtrace::force_capture().to_string();
-        assert!(text.contains("entry_stub"), "{text}");
+        assert!(text.contains("launch"), "{text}");
         assert!(text.contains("std_prints_it"), "{text}"); // this closure
         assert!(!text.contains("test::run_test"), "{text}"); // whoever resumes it
     });

@@ -239,6 +239,33 @@ fn guards_survive_trimming() {
 }
 
 #[test]
+fn huge_pages_are_declined() {
+    // One would swallow many stacks. Where a kernel has them, it notes in its flags that a mapping does not want any.
+    if std::env::var_os("FIBRANT_TEST_RUNNER").is_some() {
+        return eprintln!("not checked: an emulator maps memory elsewhere than the program sees it");
+    }
+    if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        return eprintln!("not checked: this kernel has no transparent huge pages");
+    }
+    let (_fiber, at) = suspended(96 << 10);
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut within = false;
+    for line in smaps.lines() {
+        let range = line.split(' ').next().unwrap().split_once('-');
+        let range = range.and_then(|(start, end)| {
+            Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
+        });
+        if let Some(range) = range {
+            within = range.contains(&at);
+        } else if within && line.starts_with("VmFlags:") {
+            assert!(line.split(' ').any(|flag| flag == "nh"), "{line}");
+            return;
+        }
+    }
+    panic!("no mapping holds the stack");
+}
+
+#[test]
 fn very_many_idle_stacks_are_trimmed_by_themselves() {
     let _alone = alone();
     // 20,000 idle stacks of one page each would be 80 MB; beyond 16,384 the oldest are given back.

@@ -7,7 +7,7 @@
 //!            +-----------------------+
 //!    +0x18   |         FPCR          |
 //!    +0x10   |         x19           |  the data of the entry function for a new stack
-//!    +0x08   |     where to go on    |  the end of the switch; the entry stub for a new stack
+//!    +0x08   |     where to go on    |  the end of the switch; `launch` for a new stack
 //!    frame   |       x29 (fp)        |  the entry function for a new stack
 //!            +-----------------------+
 //!    low addresses: free
@@ -22,11 +22,11 @@
 //! has none to store.
 //!
 //! The switch ends in `br`, not `ret`: the processor predicts a `ret` to go where the last call came from, which after a
-//! switch is always wrong. For the same reason the entry stub does not `blr`: the entry function never returns, and a call
+//! switch is always wrong. For the same reason `launch` does not `blr`: the entry function never returns, and a call
 //! without its return would make the next one on the other stack go wrong.
 //!
 //! Unwinding: whoever goes on does so at the end of the switch with its stack pointer as it was, so the tables of the
-//! function around it are right. The entry stub declares its return address undefined: a backtrace ends there.
+//! function around it are right. `launch` declares its return address undefined: a backtrace ends there.
 
 use super::Entry;
 use std::arch::{asm, naked_asm};
@@ -50,7 +50,7 @@ pub(super) unsafe fn prepare(top: *mut u8, entry: Entry, data: *mut ()) -> *mut 
     let frame = unsafe { top.cast::<Frame>().sub(1) };
     let start = Frame {
         x29: entry as usize,
-        go_on: entry_stub as *const () as usize,
+        go_on: launch as *const () as usize,
         x19: data as usize,
         fpcr: 0,
     };
@@ -63,7 +63,7 @@ pub(super) unsafe fn prepare(top: *mut u8, entry: Entry, data: *mut ()) -> *mut 
 /// every walk over the stack, by tables (return address undefined) and by frame pointers (x29 is 0). The stack pointer is
 /// `top` here, aligned as the ABI wants it.
 #[unsafe(naked)]
-unsafe extern "C" fn entry_stub() {
+unsafe extern "C" fn launch() {
     naked_asm!(
         ".cfi_startproc",
         ".cfi_undefined x30",

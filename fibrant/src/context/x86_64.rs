@@ -5,7 +5,7 @@
 //! ```text
 //!    high addresses: the frame of the function that switched, with what it kept of the other registers
 //!            +-----------------------+
-//!    +0x18   |     where to go on    |  the end of the switch; the entry stub for a new stack
+//!    +0x18   |     where to go on    |  the end of the switch; `launch` for a new stack
 //!    +0x10   |          rbp          |  the entry function for a new stack
 //!    +0x08   |          rbx          |  its data
 //!    +0x04   |  x87 control word (2) |
@@ -25,11 +25,11 @@
 //! takes 5 ns on a Zen 3 and comparing what was read 2 more: hence the variant that shares the control words.
 //!
 //! The switch ends in `jmp`, not `ret`: the processor predicts a `ret` to go where the last `call` came from,
-//! which after a switch is always wrong and costs 8 ns a time. For the same reason the entry stub does not `call`: the
+//! which after a switch is always wrong and costs 8 ns a time. For the same reason `launch` does not `call`: the
 //! entry function never returns, and a call without its return would make the next one on the other stack go wrong.
 //!
 //! Unwinding: whoever goes on does so at the end of the switch with its stack pointer as it was, so the tables of the
-//! function around it are right. The entry stub declares its return address undefined: a backtrace ends there.
+//! function around it are right. `launch` declares its return address undefined: a backtrace ends there.
 
 use super::Entry;
 use std::arch::{asm, naked_asm};
@@ -59,7 +59,7 @@ pub(super) unsafe fn prepare(top: *mut u8, entry: Entry, data: *mut ()) -> *mut 
         _unused: 0,
         rbx: data as usize,
         rbp: entry as usize,
-        go_on: entry_stub as *const () as usize,
+        go_on: launch as *const () as usize,
     };
     // SAFETY: the place is writable and, as top is aligned to 16 and a frame takes 32 bytes, aligned.
     unsafe { frame.write(start) };
@@ -70,7 +70,7 @@ pub(super) unsafe fn prepare(top: *mut u8, entry: Entry, data: *mut ()) -> *mut 
 /// every walk over the stack, by tables (return address undefined) and by frame pointers (rbp is 0). The stack pointer is
 /// `top` here, and with the return address pushed it is as the ABI wants it.
 #[unsafe(naked)]
-unsafe extern "C" fn entry_stub() {
+unsafe extern "C" fn launch() {
     naked_asm!(
         ".cfi_startproc",
         ".cfi_undefined rip",

@@ -52,6 +52,9 @@ use std::sync::Arc;
 /// counts it. That happens to a fiber that catches the unwinding and suspends once more, that is suspended in a destructor
 /// of a fiber-local or, while panicking, in any destructor, and in programs built with `panic = "abort"`.
 ///
+/// Do not suspend in a destructor while panicking: std counts panics per thread, so until the fiber goes on,
+/// [`std::thread::panicking`] is true for all that runs on the thread, and if it is abandoned, for good.
+///
 /// # Threads
 ///
 /// A fiber stays on the thread that made it: it is neither `Send` nor `Sync`.
@@ -201,28 +204,31 @@ impl Fiber {
                 unsafe { block.run(Order::GoOn) };
                 Ok(outcome(block))
             }
-            _ => self.resume_first(),
+            Some(block) => self.resume_reset(block),
+            None => self.resume_first(),
         }
     }
 
-    /// Resumes a fiber in Init: takes a stack unless it has one, and runs its job there.
+    /// Resumes a fiber that never ran: takes a stack and runs its job there.
     fn resume_first(&self) -> Result<State, ResumeError> {
-        let state = self.state();
-        if state != State::Init {
-            return Err(ResumeError::State(state));
-        }
-        let block = match self.block.get() {
-            Some(block) => block,
-            None => {
-                let block = self.take_stack().map_err(ResumeError::Stack)?;
-                self.block.set(Some(block));
-                block
-            }
-        };
+        let block = self.take_stack().map_err(ResumeError::Stack)?;
+        self.block.set(Some(block));
         // SAFETY: a fiber's block stays in place until the fiber is dropped, and is only ever shared.
-        let block = unsafe { block.as_ref() };
+        Ok(self.begin(unsafe { block.as_ref() }))
+    }
+
+    /// Resumes a fiber that is not suspended and has a stack: it can be if it was reset.
+    fn resume_reset(&self, block: &Block) -> Result<State, ResumeError> {
+        match block.state() {
+            State::Init => Ok(self.begin(block)),
+            state => Err(ResumeError::State(state)),
+        }
+    }
+
+    #[inline(always)]
+    fn begin(&self, block: &Block) -> State {
         block.run_first(self.job.take().expect("a fiber in Init has a job"));
-        Ok(outcome(block))
+        outcome(block)
     }
 
     #[inline]
@@ -379,6 +385,7 @@ fn default_stack_size() -> io::Result<usize> {
 }
 
 impl Drop for Fiber {
+    #[inline]
     fn drop(&mut self) {
         let Some(block) = self.block.take() else {
             Thread::with(|thread| thread.counters.fibers_ended.increment());
@@ -390,17 +397,17 @@ impl Drop for Fiber {
             State::Term => {}
             State::Init => Thread::with(|thread| thread.counters.fibers_ended.increment()),
             State::Ready => return drop_suspended(block),
-            State::Running => {
-                // Its resumer borrows it and code runs on its stack: no safe program gets here, and there is no way on.
-                eprintln!(
-                    "fibrant: fiber {} was dropped while it was running",
-                    self.identity.id
-                );
-                process::abort();
-            }
+            State::Running => dropped_while_running(self.identity.id),
         }
         release(block);
     }
+}
+
+/// Its resumer borrows it and code runs on its stack: no safe program gets here, and there is no way on.
+#[cold]
+fn dropped_while_running(id: u64) -> ! {
+    eprintln!("fibrant: fiber {id} was dropped while it was running");
+    process::abort();
 }
 
 /// Puts the stack of a fiber in Init or Term back.

@@ -70,6 +70,7 @@ impl Cache {
         Ok(stack)
     }
 
+    #[inline(never)] // out of the way of the front
     fn take_from_shelf(&self, size: usize, counters: &Counters) -> io::Result<Stack> {
         let at_hand = {
             let mut shelves = self.shelves.borrow_mut();
@@ -125,6 +126,7 @@ impl Cache {
     }
 
     /// If the shelf is full its older half moves to the pool.
+    #[inline(never)]
     fn put_on_shelf(&self, stack: Stack) {
         let Stack { top, pool } = stack;
         let mut moving = Vec::new();
