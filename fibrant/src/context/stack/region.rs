@@ -121,7 +121,8 @@ fn bottom_of(top: NonNull<u8>, size: usize) -> *mut u8 {
     top.as_ptr().with_addr(end - size)
 }
 
-/// Maps memory that is only committed by touch, without huge pages (one would swallow many stacks).
+/// Maps memory that is only committed by touch, without huge pages (one would swallow many stacks): since Linux 6.7 a
+/// mapping for stacks has none, before that it must be asked for.
 fn map(bytes: usize) -> io::Result<NonNull<u8>> {
     // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
     let base = unsafe {
