@@ -149,14 +149,30 @@ pub(super) unsafe fn switch_to_new(from: *mut *mut u8, to: *const *mut u8, argum
     }
 }
 
-/// [`switch()`] away from a stack for good: its control register is not stored, but the target's is loaded if it differs.
+/// Leaves a stack for good: goes on in `*to` as [`switch()`] does, but saves nothing.
 ///
 /// # Safety
-/// As [`switch()`]; and nothing ever switches to `*from`.
+/// As [`switch()`] or, if `share_float_control` is set, [`switch_sharing_float_control`].
 #[inline(always)]
-pub(super) unsafe fn leave(from: *mut *mut u8, to: *const *mut u8, argument: usize) -> usize {
-    // SAFETY: as in `switch`, which does a store too many.
-    unsafe { switch(from, to, argument) }
+pub(super) unsafe fn leave(to: *const *mut u8, share_float_control: bool) -> ! {
+    // SAFETY: by the contract the target's frame is complete, with a control register unless it is shared. It is read by the
+    // last instructions on this stack.
+    unsafe {
+        let frame = (*to).cast::<Frame>();
+        let present: u64;
+        asm!("mrs {}, fpcr", out(reg) present, options(nostack, nomem));
+        if !share_float_control && present != (*frame).fpcr {
+            asm!("msr fpcr, {}", in(reg) (*frame).fpcr, options(nostack, nomem));
+        }
+        asm!(
+            "mov sp, x11",
+            "ldr x19, [sp, #0x10]",
+            "ldp x29, x9, [sp], #0x20",
+            "br x9",
+            in("x11") frame,
+            options(noreturn),
+        )
+    }
 }
 
 /// [`switch()`], without a look at the control register: it stays as it is.

@@ -124,18 +124,9 @@ define_switch! {
 /// `to` as for the switch that it was left by. What still lives on this stack is never dropped.
 #[inline(always)] // a call that does not return would upset the processor's prediction of returns
 pub(crate) unsafe fn leave(to: &Context, share_float_control: bool) -> ! {
-    let nowhere = Context::spent();
     sanitizer::leaving_for_good(to);
-    // SAFETY: `to` is the caller's promise. `nowhere` is spent, and as nobody learns of it nobody can switch to it, so it
-    // need not outlive this frame.
-    unsafe {
-        if share_float_control {
-            arch::switch_sharing_float_control(nowhere.frame.get(), to.frame.get(), 0);
-        } else {
-            arch::leave(nowhere.frame.get(), to.frame.get(), 0);
-        }
-    }
-    unreachable!("a context that was left for good was switched to")
+    // SAFETY: the caller's promise is what the architecture asks for.
+    unsafe { arch::leave(to.frame.get(), share_float_control) }
 }
 
 /// The first thing a new context does, before anything else of its stack: completes the switch that began it.

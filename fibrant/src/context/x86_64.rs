@@ -173,15 +173,29 @@ pub(super) unsafe fn switch_to_new(from: *mut *mut u8, to: *const *mut u8, argum
     }
 }
 
-/// [`switch()`] away from a stack for good: its control words are not stored, so there is nothing to compare.
+/// Leaves a stack for good: goes on in `*to` as [`switch()`] does, but saves nothing. To compare the control words they would
+/// have to be stored all the same, so the target's are loaded unless they are shared: once in a fiber's life.
 ///
 /// # Safety
-/// As [`switch()`]; and nothing ever switches to `*from`.
+/// As [`switch()`] or, if `share_float_control` is set, [`switch_sharing_float_control`].
 #[inline(always)]
-pub(super) unsafe fn leave(from: *mut *mut u8, to: *const *mut u8, argument: usize) -> usize {
-    // SAFETY: as in `switch`.
+pub(super) unsafe fn leave(to: *const *mut u8, share_float_control: bool) -> ! {
+    // SAFETY: by the contract the target's frame is complete, with control words unless they are shared. It is read by the
+    // last instructions on this stack.
     unsafe {
-        switch!(from, to, argument, control_words: ["ldmxcsr [r8]", "fldcw [r8 + 4]"] [], thread_pointer: [])
+        let frame = (*to).cast::<Frame>();
+        if !share_float_control {
+            asm!("ldmxcsr [{0}]", "fldcw [{0} + 4]", in(reg) frame, options(nostack, readonly));
+        }
+        asm!(
+            "mov rbx, [r8 + 0x08]",
+            "mov rbp, [r8 + 0x10]",
+            "mov r9, [r8 + 0x18]",
+            "lea rsp, [r8 + 0x20]",
+            "jmp r9",
+            in("r8") frame,
+            options(noreturn),
+        )
     }
 }
 

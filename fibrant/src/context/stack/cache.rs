@@ -4,7 +4,7 @@
 //! empty or full does it turn to the [`Pool`], in batches. While it does, its own cell is not borrowed: waiting for the
 //! pool's lock must not leave the cache unusable to whatever runs meanwhile.
 
-use super::pool::Pool;
+use super::pool::{Pool, Taken};
 use super::{Stack, rounded};
 use crate::context::sanitizer;
 use crate::stats::Counters;
@@ -29,16 +29,6 @@ pub(crate) struct Cache {
 struct Shelf {
     pool: &'static Pool,
     tops: Vec<NonNull<u8>>,
-}
-
-impl Shelf {
-    /// An empty one with room for all it may ever hold, so that putting a stack back seldom allocates.
-    fn new(pool: &'static Pool) -> Shelf {
-        Shelf {
-            pool,
-            tops: Vec::with_capacity(KEPT),
-        }
-    }
 }
 
 impl Cache {
@@ -72,45 +62,51 @@ impl Cache {
 
     #[inline(never)] // out of the way of the front
     fn take_from_shelf(&self, size: usize, counters: &Counters) -> io::Result<Stack> {
-        let at_hand = {
+        let pool = {
             let mut shelves = self.shelves.borrow_mut();
-            shelves
-                .iter_mut()
-                .find(|shelf| shelf.pool.size() == size)
-                .and_then(|shelf| {
-                    let top = shelf.tops.pop()?;
-                    let pool = shelf.pool;
-                    Some(Stack { top, pool })
-                })
-        };
-        match at_hand {
-            Some(stack) => {
-                counters.stacks_reused.increment();
-                Ok(stack)
+            match shelves.iter_mut().find(|shelf| shelf.pool.size() == size) {
+                Some(shelf) => match shelf.tops.pop() {
+                    Some(top) => {
+                        counters.stacks_reused.increment();
+                        let pool = shelf.pool;
+                        return Ok(Stack { top, pool });
+                    }
+                    None => Some(shelf.pool),
+                },
+                None => None,
             }
-            None => self.take_from_pool(size, counters),
-        }
+        };
+        let pool = pool.unwrap_or_else(|| self.new_shelf(Pool::of_size(size)));
+        self.take_from_pool(pool, counters)
     }
 
-    #[cold]
-    fn take_from_pool(&self, size: usize, counters: &Counters) -> io::Result<Stack> {
-        let pool = Pool::of_size(size);
-        let mut idle = pool.take_idle(if self.keeps { KEPT / 2 } else { 1 });
-        let top = match idle.pop() {
-            Some(top) => {
-                counters.stacks_reused.increment();
-                top
-            }
-            None => {
-                let top = pool.fresh()?;
+    fn take_from_pool(&self, pool: &'static Pool, counters: &Counters) -> io::Result<Stack> {
+        let top = match pool.take(if self.keeps { KEPT / 2 } else { 1 })? {
+            Taken::Fresh(top) => {
                 counters.stacks_fresh.increment();
                 top
             }
+            Taken::Idle(mut tops) => {
+                counters.stacks_reused.increment();
+                let top = tops.pop().expect("a pool that has idle slots gives one");
+                for top in tops {
+                    self.put_on_shelf(Stack { top, pool });
+                }
+                top
+            }
         };
-        for top in idle {
-            self.put_on_shelf(Stack { top, pool });
-        }
         Ok(Stack { top, pool })
+    }
+
+    /// Makes a place for the stacks of a pool.
+    #[cold]
+    fn new_shelf(&self, pool: &'static Pool) -> &'static Pool {
+        self.shelves.borrow_mut().push(Shelf {
+            pool,
+            // Room for all it may ever hold, so that putting a stack back does not allocate.
+            tops: Vec::with_capacity(KEPT),
+        });
+        pool
     }
 
     /// Takes a stack back.
@@ -125,24 +121,22 @@ impl Cache {
         }
     }
 
-    /// If the shelf is full its older half moves to the pool.
+    /// If the shelf is full its older half moves to the pool; if there is none (the cache was flushed), the stack does.
     #[inline(never)]
     fn put_on_shelf(&self, stack: Stack) {
         let Stack { top, pool } = stack;
         let mut moving = Vec::new();
         {
             let mut shelves = self.shelves.borrow_mut();
-            let shelf = match shelves.iter().position(|shelf| shelf.pool.size() == pool.size()) {
-                Some(index) => &mut shelves[index],
-                None => {
-                    shelves.push(Shelf::new(pool));
-                    shelves.last_mut().expect("it has just been pushed")
+            match shelves.iter_mut().find(|shelf| shelf.pool.size() == pool.size()) {
+                Some(shelf) => {
+                    if shelf.tops.len() == KEPT {
+                        moving.extend(shelf.tops.drain(..KEPT / 2));
+                    }
+                    shelf.tops.push(top);
                 }
-            };
-            if shelf.tops.len() == KEPT {
-                moving.extend(shelf.tops.drain(..KEPT / 2));
+                None => moving.push(top),
             }
-            shelf.tops.push(top);
         }
         if !moving.is_empty() {
             pool.put_idle(&moving);
@@ -154,8 +148,8 @@ impl Cache {
         if let Some(stack) = self.front.take() {
             stack.pool.put_idle(&[stack.top]);
         }
-        let shelves = std::mem::take(&mut *self.shelves.borrow_mut());
-        for shelf in shelves {
+        let idle: Vec<Shelf> = self.shelves.borrow_mut().drain(..).collect();
+        for shelf in idle {
             shelf.pool.put_idle(&shelf.tops);
         }
     }

@@ -48,6 +48,31 @@ struct Top(NonNull<u8>);
 // only user.
 unsafe impl Send for Top {}
 
+/// What a pool gives.
+pub(super) enum Taken {
+    /// Slots that were used before.
+    Idle(Vec<NonNull<u8>>),
+    /// A slot that was never used, with its guard in place.
+    Fresh(NonNull<u8>),
+}
+
+impl Slots {
+    /// A slot that was never used, without its guard.
+    fn cut(&mut self, size: usize) -> io::Result<Top> {
+        if let Some(top) = self.unguarded.pop() {
+            return Ok(top);
+        }
+        if let Some(top) = self.region.as_mut().and_then(Region::cut) {
+            return Ok(Top(top));
+        }
+        let mut region = Region::reserve(size, self.regions)?;
+        let top = region.cut().expect("a new region has a slot");
+        self.region = Some(region);
+        self.regions += 1;
+        Ok(Top(top))
+    }
+}
+
 impl Pool {
     /// The pool for stacks of `size` bytes, made when the first one is asked for. There are as many as the program uses
     /// different sizes, and they are never freed.
@@ -69,44 +94,29 @@ impl Pool {
         self.size
     }
 
-    /// Up to `most` idle slots; the last of them is the one to use first.
-    pub(super) fn take_idle(&self, most: usize) -> Vec<NonNull<u8>> {
+    /// Up to `most` idle slots, the last of them being the one to use first; if there is none, a fresh one. The error says
+    /// which limit was hit.
+    pub(super) fn take(&self, most: usize) -> io::Result<Taken> {
         let mut slots = lock(&self.slots);
         let list = if slots.warm.is_empty() {
             &mut slots.cold
         } else {
             &mut slots.warm
         };
-        let rest = list.len().saturating_sub(most);
-        list.drain(rest..).map(|top| top.0).collect()
-    }
-
-    /// A slot that was never used, with its guard in place. The error says which limit was hit.
-    pub(super) fn fresh(&self) -> io::Result<NonNull<u8>> {
-        let top = self.cut()?;
+        if !list.is_empty() {
+            let rest = list.len().saturating_sub(most);
+            return Ok(Taken::Idle(list.drain(rest..).map(|top| top.0).collect()));
+        }
+        let top = slots.cut(self.size)?;
         // The guard is a system call of half a microsecond: not under the lock.
+        drop(slots);
         match super::region::equip(top.0, self.size) {
-            Ok(()) => Ok(top.0),
+            Ok(()) => Ok(Taken::Fresh(top.0)),
             Err(error) => {
                 lock(&self.slots).unguarded.push(top);
                 Err(error)
             }
         }
-    }
-
-    fn cut(&self) -> io::Result<Top> {
-        let mut slots = lock(&self.slots);
-        if let Some(top) = slots.unguarded.pop() {
-            return Ok(top);
-        }
-        if let Some(top) = slots.region.as_mut().and_then(Region::cut) {
-            return Ok(Top(top));
-        }
-        let mut region = Region::reserve(self.size, slots.regions)?;
-        let top = region.cut().expect("a new region has a slot");
-        slots.region = Some(region);
-        slots.regions += 1;
-        Ok(Top(top))
     }
 
     /// Takes slots back, the last of them being the one to use first.
