@@ -75,8 +75,12 @@ use std::sync::Arc;
 /// let fiber = fibrant::fiber::Fiber::new(|| println!("{}", &local)); // `local` does not live long enough
 /// ```
 ///
-/// It shares the thread-locals of its thread, as any function called there would. Code that counts on leaving a
-/// thread-local as it found it, in the way of a stack, must not be suspended in between.
+/// # Thread-locals
+///
+/// It shares the thread-locals of its thread, as any function called there would. Some code uses a thread-local like a
+/// stack: it leaves a pointer there, calls a function, and then puts back what it found (the crate scoped-tls does). If
+/// that function suspends the fiber and others like it run meanwhile, the pointers are put back in the wrong order, and one
+/// into a fiber that has ended may stay. Neither the type system nor fibrant notices: do not suspend inside such a call.
 pub struct Fiber {
     /// Its block, once it has a stack.
     block: Cell<Option<NonNull<Block>>>,
