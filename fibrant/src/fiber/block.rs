@@ -133,7 +133,7 @@ impl Block {
 
     /// Begins to run `job` on a fiber in Init, until it suspends or ends.
     #[inline(always)]
-    pub(super) fn run_first(&self, job: Job) {
+    pub(super) fn run_first(&self, job: Job) -> State {
         debug_assert_eq!(self.state(), State::Init);
         let this = (&raw const *self).cast_mut();
         // SAFETY: in Init nothing stands on the stack below the block, whose address is a multiple of 16, and the context is
@@ -149,7 +149,7 @@ impl Block {
             } else {
                 context::switch_to_new(&self.resumer, &self.context, argument)
             }
-        });
+        })
     }
 
     /// Runs the fiber on, until it suspends again or ends.
@@ -157,16 +157,16 @@ impl Block {
     /// # Safety
     /// It is in Ready, and was suspended on this thread.
     #[inline(always)]
-    pub(super) unsafe fn run(&self, order: Order) {
+    pub(super) unsafe fn run(&self, order: Order) -> State {
         // SAFETY: in Ready the context is live and saved on this thread.
-        self.run_by(|| unsafe { self.switch(&self.resumer, &self.context, order as usize) });
+        self.run_by(|| unsafe { self.switch(&self.resumer, &self.context, order as usize) })
     }
 
-    /// Notes the fiber as the current one while `switch` runs it. What both kinds of switch ask for besides a live target:
+    /// Notes the fiber as the current one while `switch` runs it, and returns what it has come to: Ready or Term. What both kinds of switch ask for besides a live target:
     /// the resumer's context is spent, as no resumer waits; the block keeps both contexts in place, as it is removed in Init
     /// or Term only; and this frame is not suspended as long as the fiber runs: who suspends the fiber comes back here.
     #[inline(always)]
-    fn run_by(&self, switch: impl FnOnce() -> usize) {
+    fn run_by(&self, switch: impl FnOnce() -> usize) -> State {
         Thread::with(|thread| {
             let parent = thread.current();
             // It is usually the same as last time, and a comparison is cheaper than a store.
@@ -178,7 +178,12 @@ impl Block {
             switch();
             thread.counters.switches.add(2);
             thread.set_current(self.parent.get());
-        });
+            let state = self.state();
+            if state == State::Term {
+                thread.counters.fibers_ended.increment();
+            }
+            state
+        })
     }
 
     /// Goes back to the resumer until the fiber is run again. Called on the fiber itself.
@@ -258,7 +263,6 @@ unsafe extern "C" fn enter(data: *mut (), job: usize) -> ! {
         block.keep_panic(payload);
     }
     block.status.set_term();
-    Thread::with(|thread| thread.counters.fibers_ended.increment());
     // SAFETY: the fiber is Running, so its resumer waits in `resumer`. Nothing on this stack is left to drop: the job and the
     // result have been moved out.
     unsafe { context::leave(&block.resumer, block.shares_float_control) }

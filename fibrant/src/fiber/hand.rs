@@ -205,8 +205,8 @@ impl Fiber {
         match self.block() {
             Some(block) if block.state() == State::Ready => {
                 // SAFETY: it is Ready; and as a Fiber cannot leave its thread, it was suspended here.
-                unsafe { block.run(Order::GoOn) };
-                Ok(outcome(block))
+                let state = unsafe { block.run(Order::GoOn) };
+                Ok(with_panic(state, block))
             }
             Some(block) => self.resume_reset(block),
             None => self.resume_first(),
@@ -231,8 +231,8 @@ impl Fiber {
 
     #[inline(always)]
     fn begin(&self, block: &Block) -> State {
-        block.run_first(self.job.take().expect("a fiber in Init has a job"));
-        outcome(block)
+        let state = block.run_first(self.job.take().expect("a fiber in Init has a job"));
+        with_panic(state, block)
     }
 
     #[inline]
@@ -369,10 +369,9 @@ impl Fiber {
     }
 }
 
-/// What a fiber that has just run has come to: Ready or Term. If it panicked, the panic goes on here.
+/// What a fiber that has just run has come to; if that is the end, and by a panic, the panic goes on here.
 #[inline(always)]
-fn outcome(block: &Block) -> State {
-    let state = block.state();
+fn with_panic(state: State, block: &Block) -> State {
     if state == State::Term
         && let Some(payload) = block.take_panic()
     {

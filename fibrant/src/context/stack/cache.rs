@@ -45,15 +45,15 @@ impl Cache {
     /// The error says which limit was hit.
     #[inline]
     pub(crate) fn take(&self, requested: usize, counters: &Counters) -> io::Result<Stack> {
-        let size = rounded(requested)?;
         let stack = match self.front.take() {
-            Some(stack) if stack.size() == size => {
+            // Most sizes are whole pages, so this saves rounding them.
+            Some(stack) if stack.size() == requested => {
                 counters.stacks_reused.increment();
                 stack
             }
             other => {
                 self.front.set(other);
-                self.take_from_shelf(size, counters)?
+                self.take_rounded(rounded(requested)?, counters)?
             }
         };
         sanitizer::forget_poison(&stack);
@@ -61,6 +61,19 @@ impl Cache {
     }
 
     #[inline(never)] // out of the way of the front
+    fn take_rounded(&self, size: usize, counters: &Counters) -> io::Result<Stack> {
+        match self.front.take() {
+            Some(stack) if stack.size() == size => {
+                counters.stacks_reused.increment();
+                Ok(stack)
+            }
+            other => {
+                self.front.set(other);
+                self.take_from_shelf(size, counters)
+            }
+        }
+    }
+
     fn take_from_shelf(&self, size: usize, counters: &Counters) -> io::Result<Stack> {
         let pool = {
             let mut shelves = self.shelves.borrow_mut();
