@@ -133,7 +133,7 @@ impl Block {
 
     /// Begins to run `job` on a fiber in Init, until it suspends or ends.
     #[inline(always)]
-    pub(super) fn run_first(&self, job: Job) -> State {
+    pub(super) fn run_first(&self, thread: &Thread, job: Job) -> State {
         debug_assert_eq!(self.state(), State::Init);
         let this = (&raw const *self).cast_mut();
         // SAFETY: in Init nothing stands on the stack below the block, whose address is a multiple of 16, and the context is
@@ -143,7 +143,7 @@ impl Block {
         let job = ManuallyDrop::new(job);
         let argument = (&raw const job).expose_provenance();
         // SAFETY: the context has just been prepared, here, and is new.
-        self.run_by(|| unsafe {
+        self.run_by(thread, || unsafe {
             if self.shares_float_control {
                 context::switch_sharing_float_control(&self.resumer, &self.context, argument)
             } else {
@@ -157,33 +157,33 @@ impl Block {
     /// # Safety
     /// It is in Ready, and was suspended on this thread.
     #[inline(always)]
-    pub(super) unsafe fn run(&self, order: Order) -> State {
+    pub(super) unsafe fn run(&self, thread: &Thread, order: Order) -> State {
         // SAFETY: in Ready the context is live and saved on this thread.
-        self.run_by(|| unsafe { self.switch(&self.resumer, &self.context, order as usize) })
+        self.run_by(thread, || unsafe {
+            self.switch(&self.resumer, &self.context, order as usize)
+        })
     }
 
     /// Notes the fiber as the current one while `switch` runs it, and returns what it has come to: Ready or Term. What both kinds of switch ask for besides a live target:
     /// the resumer's context is spent, as no resumer waits; the block keeps both contexts in place, as it is removed in Init
     /// or Term only; and this frame is not suspended as long as the fiber runs: who suspends the fiber comes back here.
     #[inline(always)]
-    fn run_by(&self, switch: impl FnOnce() -> usize) -> State {
-        Thread::with(|thread| {
-            let parent = thread.current();
-            // It is usually the same as last time, and a comparison is cheaper than a store.
-            if self.parent.get() != parent {
-                self.parent.set(parent);
-            }
-            self.status.set_running();
-            thread.set_current(Some(NonNull::from(self)));
-            switch();
-            thread.counters.switches.add(2);
-            thread.set_current(self.parent.get());
-            let state = self.state();
-            if state == State::Term {
-                thread.counters.fibers_ended.increment();
-            }
-            state
-        })
+    fn run_by(&self, thread: &Thread, switch: impl FnOnce() -> usize) -> State {
+        let parent = thread.current();
+        // It is usually the same as last time, and a comparison is cheaper than a store.
+        if self.parent.get() != parent {
+            self.parent.set(parent);
+        }
+        self.status.set_running();
+        thread.set_current(Some(NonNull::from(self)));
+        switch();
+        thread.counters.switches.add(2);
+        thread.set_current(self.parent.get());
+        let state = self.state();
+        if state == State::Term {
+            thread.counters.fibers_ended.increment();
+        }
+        state
     }
 
     /// Goes back to the resumer until the fiber is run again. Called on the fiber itself.

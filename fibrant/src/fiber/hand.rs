@@ -205,7 +205,7 @@ impl Fiber {
         match self.block() {
             Some(block) if block.state() == State::Ready => {
                 // SAFETY: it is Ready; and as a Fiber cannot leave its thread, it was suspended here.
-                let state = unsafe { block.run(Order::GoOn) };
+                let state = Thread::with(|thread| unsafe { block.run(thread, Order::GoOn) });
                 Ok(with_panic(state, block))
             }
             Some(block) => self.resume_reset(block),
@@ -215,38 +215,32 @@ impl Fiber {
 
     /// Resumes a fiber that never ran: takes a stack and runs its job there.
     fn resume_first(&self) -> Result<State, ResumeError> {
-        let block = self.take_stack().map_err(ResumeError::Stack)?;
-        self.block.set(Some(block));
-        // SAFETY: a fiber's block stays in place until the fiber is dropped, and is only ever shared.
-        Ok(self.begin(unsafe { block.as_ref() }))
+        Thread::with(|thread| {
+            let size = match self.stack_size {
+                Some(size) => size,
+                None => default_stack_size()?,
+            };
+            let stack = thread.stacks.take(size, &thread.counters)?;
+            let block = Block::place(stack, self.identity.clone(), self.shares_float_control);
+            self.block.set(Some(block));
+            // SAFETY: a fiber's block stays in place until the fiber is dropped, and is only ever shared.
+            Ok(self.begin(thread, unsafe { block.as_ref() }))
+        })
+        .map_err(ResumeError::Stack)
     }
 
     /// Resumes a fiber that is not suspended and has a stack: it can be if it was reset.
     fn resume_reset(&self, block: &Block) -> Result<State, ResumeError> {
         match block.state() {
-            State::Init => Ok(self.begin(block)),
+            State::Init => Ok(Thread::with(|thread| self.begin(thread, block))),
             state => Err(ResumeError::State(state)),
         }
     }
 
     #[inline(always)]
-    fn begin(&self, block: &Block) -> State {
-        let state = block.run_first(self.job.take().expect("a fiber in Init has a job"));
-        with_panic(state, block)
-    }
-
-    #[inline]
-    fn take_stack(&self) -> io::Result<NonNull<Block>> {
-        let size = match self.stack_size {
-            Some(size) => size,
-            None => default_stack_size()?,
-        };
-        let stack = Thread::with(|thread| thread.stacks.take(size, &thread.counters))?;
-        Ok(Block::place(
-            stack,
-            self.identity.clone(),
-            self.shares_float_control,
-        ))
+    fn begin(&self, thread: &Thread, block: &Block) -> State {
+        let job = self.job.take().expect("a fiber in Init has a job");
+        with_panic(block.run_first(thread, job), block)
     }
 
     /// Gives a fiber that has not started or has ended something new to run, on the stack that it has. It keeps its id and
@@ -428,7 +422,7 @@ fn drop_suspended(block: NonNull<Block>) {
     let suspended = unsafe { block.as_ref() };
     if suspended.can_unwind() {
         // SAFETY: it is Ready, and its Fiber, which is being dropped here, never left this thread.
-        unsafe { suspended.run(Order::Unwind) };
+        Thread::with(|thread| unsafe { suspended.run(thread, Order::Unwind) });
     }
     if suspended.state() != State::Term {
         // It may still hold anything, and somebody may hold references into its stack: neither is touched again.
