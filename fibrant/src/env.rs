@@ -7,12 +7,19 @@
 
 use std::io;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// What the variable asks for; `None` where it is silent.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Settings {
     /// `stack=SIZE`: the size of a stack for which the program names none.
     pub(crate) stack_size: Option<usize>,
+    /// `workers=N`: how many workers a runtime has for which the program names no number.
+    pub(crate) workers: Option<usize>,
+    /// `hooks=on|off`: whether blocking calls are hooked in runtimes for which the program does not say.
+    pub(crate) hooks: Option<bool>,
+    /// `deadlock=TIME`: after how long without a fiber that can run the dump is printed.
+    pub(crate) deadlock_after: Option<Duration>,
     /// `guard=mprotect`: guard pages by mprotect even where the kernel has lighter ones.
     pub(crate) guard_by_mprotect: bool,
 }
@@ -46,17 +53,42 @@ fn parse(text: &str) -> Result<Settings, String> {
     for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         match word.split_once('=') {
             Some(("stack", size)) => settings.stack_size = Some(parse_size(size)?),
+            Some(("workers", number)) => settings.workers = Some(parse_workers(number)?),
+            Some(("hooks", "on")) => settings.hooks = Some(true),
+            Some(("hooks", "off")) => settings.hooks = Some(false),
+            Some(("deadlock", time)) => settings.deadlock_after = Some(parse_time(time)?),
             Some(("guard", "mprotect")) => settings.guard_by_mprotect = true,
             Some(("guard", "auto")) => settings.guard_by_mprotect = false,
             _ => {
                 return Err(format!(
-                    "'{word}' is not understood; it takes stack=SIZE (such as 256k or 1m) and guard=auto|mprotect, \
-                     separated by commas"
+                    "'{word}' is not understood; it takes workers=N, stack=SIZE (such as 256k or 1m), hooks=on|off, \
+                     deadlock=TIME (such as 5s or 500ms) and guard=auto|mprotect, separated by commas"
                 ));
             }
         }
     }
     Ok(settings)
+}
+
+/// How many workers: at least one.
+fn parse_workers(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(format!("'{text}' is not a number of workers; write 1 or more")),
+    }
+}
+
+/// A time: digits, and `s` or `ms`.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let milliseconds = match text.strip_suffix("ms") {
+        Some(digits) => digits.parse().ok(),
+        None => text
+            .strip_suffix('s')
+            .and_then(|digits| digits.parse::<u64>().ok()?.checked_mul(1000)),
+    };
+    milliseconds
+        .map(Duration::from_millis)
+        .ok_or_else(|| format!("'{text}' is not a time; write 5s or 500ms"))
 }
 
 /// A number of bytes: digits, and `k`, `m` or `g` for powers of 1,024.
@@ -83,6 +115,13 @@ mod tests {
         let settings = parse("stack=512k, guard=mprotect,").unwrap();
         assert_eq!(settings.stack_size, Some(512 << 10));
         assert!(settings.guard_by_mprotect);
+        let settings = parse("workers=3,hooks=off,deadlock=500ms").unwrap();
+        assert_eq!((settings.workers, settings.hooks), (Some(3), Some(false)));
+        assert_eq!(settings.deadlock_after, Some(Duration::from_millis(500)));
+        assert_eq!(
+            parse("deadlock=5s").unwrap().deadlock_after,
+            Some(Duration::from_secs(5))
+        );
         assert_eq!(parse("").unwrap(), Settings::default());
         assert_eq!(parse("stack=70000").unwrap().stack_size, Some(70_000));
         assert_eq!(parse("stack=1G").unwrap().stack_size, Some(1 << 30));
@@ -96,6 +135,9 @@ mod tests {
             ("guard=none", "guard=none"),
             ("stack=lots", "'lots'"),
             ("stack=99999999999g", "99999999999g"),
+            ("workers=0", "'0'"),
+            ("hooks=maybe", "hooks=maybe"),
+            ("deadlock=5", "'5'"),
         ] {
             let problem = parse(text).unwrap_err();
             assert!(problem.contains(part), "{text}: {problem}");

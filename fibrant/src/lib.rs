@@ -1,10 +1,22 @@
 #![doc = include_str!("../README.md")]
 
 pub mod fiber;
+pub mod io;
+pub mod runtime;
 pub mod stats;
+pub mod timer;
 
+pub use runtime::{
+    FiberBuilder as Builder, Scope, ScopedJoinHandle, run, run_on, scope, spawn, spawn_blocking, spawn_local,
+    switch_to,
+};
+pub use scheduler::{Cancelled, DeferCancel, Elapsed, JoinHandle, defer_cancel, sleep, timeout, yield_now};
+
+mod clock;
 mod context;
 mod env;
+mod primitives;
+mod scheduler;
 
 /// The raw switch, for this workspace's benchmarks only.
 #[cfg(feature = "internals")]

@@ -7,7 +7,19 @@ use std::path::{Path, PathBuf};
 use syn::visit::Visit;
 
 /// The modules from the lowest to the highest. A module may use those before it, and itself.
-const LAYERS: [&str; 5] = ["env", "stats", "context", "fiber", "internals"];
+const LAYERS: [&str; 11] = [
+    "primitives",
+    "clock",
+    "env",
+    "stats",
+    "context",
+    "fiber",
+    "scheduler",
+    "timer",
+    "io",
+    "runtime",
+    "internals",
+];
 
 /// One use of a module by another.
 #[derive(Debug, PartialEq)]

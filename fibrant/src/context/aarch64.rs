@@ -40,6 +40,19 @@ struct Frame {
     fpcr: u64,
 }
 
+/// Gives the control register its default value, if it has another.
+#[inline]
+pub(super) fn reset_float_control() {
+    let control: u64;
+    // SAFETY: reads a register, and writes to it what every process begins with.
+    unsafe {
+        asm!("mrs {}, fpcr", out(reg) control, options(nomem, nostack));
+        if control != 0 {
+            asm!("msr fpcr, xzr", options(nomem, nostack));
+        }
+    }
+}
+
 /// Writes the frame of a new stack below `top`, so that the first switch to it enters `entry`.
 ///
 /// # Safety

@@ -45,11 +45,11 @@ impl Context {
         }
     }
 
-    /// Makes this context live: the first switch to it, by [`switch_to_new`] or [`switch_sharing_float_control`], calls
-    /// `entry(data, argument)` on the stack that ends at `top`.
+    /// Makes this context live: the first switch to it, by [`switch_to_new`], [`switch_sharing_float_control`] or [`switch`],
+    /// calls `entry(data, argument)` on the stack that ends at `top`.
     ///
-    /// It starts with the floating-point control words of whoever switches to it first, as a new thread inherits its
-    /// creator's.
+    /// By the first two it starts with the floating-point control words of whoever switches to it first, as a new thread inherits
+    /// its creator's; by [`switch`], with the default ones.
     ///
     /// # Safety
     /// `top` is aligned to 16 bytes and lies on the stack, what is below it there is used by nothing else, and the context is
@@ -127,6 +127,12 @@ pub(crate) unsafe fn leave(to: &Context, share_float_control: bool) -> ! {
     sanitizer::leaving_for_good(to);
     // SAFETY: the caller's promise is what the architecture asks for.
     unsafe { arch::leave(to.frame.get(), share_float_control) }
+}
+
+/// Gives the floating-point control words their default values, as a new context has them.
+#[inline]
+pub(crate) fn reset_float_control() {
+    arch::reset_float_control();
 }
 
 /// The first thing a new context does, before anything else of its stack: completes the switch that began it.

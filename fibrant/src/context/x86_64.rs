@@ -45,6 +45,27 @@ struct Frame {
     go_on: usize,
 }
 
+/// The control words with which the ABI lets a process begin: all exceptions masked, round to nearest.
+const DEFAULT_MXCSR: u32 = 0x1F80;
+const DEFAULT_X87_CONTROL: u16 = 0x037F;
+
+/// Gives the control words their default values, if they have others.
+#[inline]
+pub(super) fn reset_float_control() {
+    let (mut mxcsr, mut x87_control) = (0_u32, 0_u16);
+    // SAFETY: both store a register to a local variable; the loads below load what every process begins with.
+    unsafe {
+        asm!("stmxcsr [{}]", in(reg) &raw mut mxcsr, options(nostack));
+        asm!("fnstcw [{}]", in(reg) &raw mut x87_control, options(nostack));
+        if (mxcsr ^ DEFAULT_MXCSR) & 0xFFC0 != 0 {
+            asm!("ldmxcsr [{}]", in(reg) &DEFAULT_MXCSR, options(nostack));
+        }
+        if x87_control != DEFAULT_X87_CONTROL {
+            asm!("fldcw [{}]", in(reg) &DEFAULT_X87_CONTROL, options(nostack));
+        }
+    }
+}
+
 /// Writes the frame of a new stack below `top`, so that the first switch to it enters `entry`.
 ///
 /// # Safety
@@ -54,8 +75,8 @@ pub(super) unsafe fn prepare(top: *mut u8, entry: Entry, data: *mut ()) -> *mut 
     // SAFETY: 32 bytes below top are ours by the caller's promise.
     let frame = unsafe { top.cast::<Frame>().sub(1) };
     let start = Frame {
-        mxcsr: 0,
-        x87_control: 0,
+        mxcsr: DEFAULT_MXCSR,
+        x87_control: DEFAULT_X87_CONTROL,
         _unused: 0,
         rbx: data as usize,
         rbp: entry as usize,

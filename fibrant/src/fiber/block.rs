@@ -29,7 +29,7 @@
 use super::local::Locals;
 use super::status::Status;
 use super::thread::Thread;
-use super::{Handle, State, WaitReason};
+use super::{Handle, State, TaskRef};
 use crate::context::stack::Stack;
 use crate::context::{self, Context};
 use std::any::Any;
@@ -42,12 +42,12 @@ use std::ptr::{self, NonNull};
 pub(super) type Job = Box<dyn FnOnce()>;
 
 /// What a panic carries.
-pub(super) type Payload = Box<dyn Any + Send>;
+pub(crate) type Payload = Box<dyn Any + Send>;
 
 /// A fiber's control block. Only the fiber's thread touches it. The fields that each switch uses come first: they share
 /// cache lines with the frames below.
 #[repr(C, align(16))]
-pub(super) struct Block {
+pub(crate) struct Block {
     /// Where the fiber goes on.
     context: Context,
     /// Where its resumer goes on.
@@ -58,6 +58,8 @@ pub(super) struct Block {
     pub(super) status: Status,
     /// Whether it shares the floating-point control words with its resumer: which switch is used, in both directions.
     shares_float_control: bool,
+    /// Whether a scheduler runs it: then it has no resumer, and its state is kept elsewhere.
+    pub(super) is_scheduled: bool,
     /// What it panicked with, in Term, until the resumer takes it: a box, without the destructor that making and ending a
     /// fiber would have to check.
     panic: Cell<Option<NonNull<dyn Any + Send>>>,
@@ -94,6 +96,7 @@ impl Block {
             parent: Cell::new(None),
             status: Status::init(),
             shares_float_control,
+            is_scheduled: identity.is_scheduled(),
             panic: Cell::new(None),
             locals: Locals::new(),
             identity,
@@ -109,7 +112,7 @@ impl Block {
     /// # Safety
     /// The fiber is in Init or Term, so that no frame stands on the stack, and nobody uses the block any more.
     #[inline]
-    pub(super) unsafe fn remove(block: NonNull<Block>) -> Stack {
+    pub(crate) unsafe fn remove(block: NonNull<Block>) -> Stack {
         // SAFETY: `place` has written the block, and by the caller's promise this is its last use. Dropping it in place leaves
         // the stack, which has no destructor, to the copy.
         unsafe {
@@ -117,6 +120,57 @@ impl Block {
             block.drop_in_place();
             stack
         }
+    }
+
+    /// Puts the block of a scheduled fiber at the top of a stack; the first switch to its context calls `entry` with the
+    /// block's address.
+    #[inline]
+    pub(crate) fn place_scheduled(stack: Stack, task: TaskRef, entry: context::Entry) -> NonNull<Block> {
+        let block = Block::place(stack, Handle::of_task(task), false);
+        // SAFETY: it was just placed, and nobody else knows it.
+        let placed = unsafe { block.as_ref() };
+        // SAFETY: nothing stands on the stack below the block, whose address is a multiple of 16, and the context is spent.
+        unsafe {
+            placed
+                .context
+                .prepare(&placed.stack, block.as_ptr().cast(), entry, block.as_ptr().cast())
+        };
+        block
+    }
+
+    /// Gives the block of a scheduled fiber that has ended to another one, which goes on on the same stack.
+    ///
+    /// # Safety
+    /// The block is one of a scheduled fiber, and the caller is the code at the bottom of its stack; nobody uses what it
+    /// has of the former fiber any more.
+    #[inline]
+    pub(crate) unsafe fn hand_on(block: NonNull<Block>, task: TaskRef) {
+        // SAFETY: by the caller's promise nobody looks at the old identity now.
+        let former = unsafe { std::mem::replace(&mut (*block.as_ptr()).identity, Handle::of_task(task)) };
+        drop(former);
+    }
+
+    /// Where the fiber goes on.
+    #[inline]
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The stack that the block stands on.
+    #[inline]
+    pub(crate) fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    /// Drops the fiber's locals.
+    #[inline]
+    pub(crate) fn end_locals(&self) {
+        self.locals.end();
+    }
+
+    /// Whether destructors of the fiber's locals are running.
+    pub(crate) fn is_ending_locals(&self) -> bool {
+        self.locals.are_ending()
     }
 
     /// The fiber's state.
@@ -188,9 +242,9 @@ impl Block {
 
     /// Goes back to the resumer until the fiber is run again. Called on the fiber itself.
     #[inline(always)]
-    pub(super) fn suspend(&self, reason: WaitReason) {
+    pub(super) fn suspend(&self) {
         debug_assert_eq!(self.state(), State::Running);
-        self.status.set_ready(reason, std::thread::panicking());
+        self.status.set_ready(std::thread::panicking());
         // SAFETY: the fiber is Running, so its resumer waits in `resumer`, saved on this thread, and its own context is spent;
         // the block stays in place while the fiber has started and not ended.
         let order = unsafe { self.switch(&self.context, &self.resumer, 0) };

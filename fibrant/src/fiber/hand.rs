@@ -14,7 +14,6 @@ use std::marker::PhantomData;
 use std::panic;
 use std::process;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 /// A function with a stack of its own, run step by step: [`resume`](Fiber::resume) runs it until it calls
 /// [`suspend`](super::suspend).
@@ -136,7 +135,7 @@ impl Fiber {
         Fiber {
             block: Cell::new(None),
             job: Cell::new(Some(job)),
-            identity: Handle { id, name: None },
+            identity: Handle::of_hand(id),
             stack_size,
             shares_float_control: false,
             _thread: PhantomData,
@@ -155,7 +154,7 @@ impl Fiber {
     #[must_use = "this takes the fiber and returns it"]
     pub fn named(mut self, name: impl Into<String>) -> Fiber {
         if self.block.get().is_none() {
-            self.identity.name = Some(Arc::from(name.into()));
+            self.identity.set_name(name.into());
         }
         self
     }
@@ -302,7 +301,7 @@ impl Fiber {
     /// assert_ne!(Fiber::new(|| {}).id(), Fiber::new(|| {}).id());
     /// ```
     pub fn id(&self) -> u64 {
-        self.identity.id
+        self.identity.id()
     }
 
     /// The fiber's name, if it has one.
@@ -376,7 +375,7 @@ fn with_panic(state: State, block: &Block) -> State {
 
 /// The stack size of fibers that name none.
 #[inline]
-fn default_stack_size() -> io::Result<usize> {
+pub(crate) fn default_stack_size() -> io::Result<usize> {
     let size = env::settings()?.stack_size;
     Ok(size.unwrap_or(context::stack::DEFAULT_SIZE))
 }
@@ -394,7 +393,7 @@ impl Drop for Fiber {
             State::Term => {}
             State::Init => Thread::with(|thread| thread.counters.fibers_ended.increment()),
             State::Ready => return drop_suspended(block),
-            State::Running => dropped_while_running(self.identity.id),
+            State::Running => dropped_while_running(self.identity.id()),
         }
         release(block);
     }

@@ -24,26 +24,39 @@
 // - `block`: the control block at the top of each fiber's stack, its life told in words; entry, suspension, end;
 // - `thread`: what a thread knows of its fibers;
 // - `local`: fiber-locals; `coroutine`: values in and out; `overflow`: the message when a stack is too small;
-// - `status`: where a fiber is in its life and what it waits for; `error`: what can go wrong.
+// - `status`: where a hand-driven fiber is in its life; `reason`: what a fiber waits for; `error`: what can go wrong;
+// - `task`: the head of a scheduled fiber, and `wait`, the word by which its waits begin and end; `handle`: who a fiber is.
 
 mod block;
 mod coroutine;
 mod error;
 mod hand;
+mod handle;
 mod local;
 mod overflow;
+mod reason;
 mod status;
+mod task;
 mod thread;
+mod wait;
 
 pub use coroutine::{Coroutine, Progress, Yielder};
 pub use error::{ResetError, ResumeError};
 pub use hand::Fiber;
+pub use handle::Handle;
 pub use local::{AccessError, FiberLocal};
-pub use status::{State, WaitReason};
+pub use reason::WaitReason;
+pub use status::State;
+
+pub(crate) use crate::context::stack::rounded as rounded_stack_size;
+pub(crate) use block::{Block, Payload};
+pub(crate) use hand::default_stack_size;
+pub(crate) use task::{Kind, Task, TaskRef};
+pub(crate) use thread::{Scheduler, Thread};
+pub(crate) use wait::{NoWait, Outcome, WaitKind, WaitNumber};
 
 use crate::{context, stats};
-use std::sync::Arc;
-use thread::Thread;
+use std::time::Duration;
 
 /// The stack size of a fiber for which none is named, in bytes: 256 KiB. `FIBRANT=stack=512k` in the environment changes
 /// it for one run of a program.
@@ -90,8 +103,8 @@ pub fn suspend() {
     match Thread::with(Thread::current) {
         // SAFETY: the thread's current fiber is the one whose code runs now: this one's. Its block lives as long as its
         // stack is in use, which it is while this call stands on it.
-        Some(block) => unsafe { block.as_ref() }.suspend(WaitReason::Suspended),
-        None => suspended_outside(),
+        Some(block) if !unsafe { block.as_ref() }.is_scheduled => unsafe { block.as_ref() }.suspend(),
+        _ => suspended_outside(),
     }
 }
 
@@ -116,9 +129,62 @@ fn suspended_outside() -> ! {
 /// fiber.resume().unwrap();
 /// ```
 pub fn current() -> Option<Handle> {
-    let block = Thread::with(Thread::current)?;
-    // SAFETY: as in `suspend`: the current fiber's block is in use while its code runs.
-    Some(unsafe { block.as_ref() }.identity.clone())
+    Thread::with(|thread| {
+        // SAFETY: the scheduled fiber that runs here is alive while it does.
+        let task = thread.task().map(|task| unsafe { TaskRef::share(task) });
+        match thread.current() {
+            // SAFETY: as in `suspend`: the current fiber's block is in use while its code runs.
+            Some(block) => Some(unsafe { block.as_ref() }.identity.driven_by(task)),
+            None => task.map(Handle::of_task),
+        }
+    })
+}
+
+/// Waits until somebody calls [`Handle::unpark`] on the fiber that calls this, or returns at once if somebody has since
+/// its last park. Like [`std::thread::park`], and on a thread that runs no fibers it is that. A cancelled fiber unwinds.
+///
+/// ```
+/// use fibrant::fiber;
+/// use std::sync::atomic::{AtomicBool, Ordering};
+///
+/// static READY: AtomicBool = AtomicBool::new(false);
+/// fibrant::run(|| {
+///     let waiter = fibrant::spawn(|| {
+///         while !READY.load(Ordering::Acquire) {
+///             fiber::park();
+///         }
+///     });
+///     READY.store(true, Ordering::Release);
+///     waiter.fiber().unpark();
+///     waiter.join().unwrap();
+/// });
+/// ```
+pub fn park() {
+    match Thread::with(Thread::scheduler) {
+        // SAFETY: it is this thread's worker, which is valid while it is set; the fiber that calls this runs on it.
+        Some(scheduler) => unsafe { scheduler.as_ref() }.park(None),
+        None => std::thread::park(),
+    }
+}
+
+/// Like [`park`], for at most `timeout`. As with [`std::thread::park_timeout`], the caller finds out by itself which it was.
+///
+/// ```
+/// use fibrant::fiber;
+/// use std::time::{Duration, Instant};
+///
+/// fibrant::run(|| {
+///     let start = Instant::now();
+///     fiber::park_timeout(Duration::from_millis(5)); // nobody unparks it
+///     assert!(start.elapsed() >= Duration::from_millis(5));
+/// });
+/// ```
+pub fn park_timeout(timeout: Duration) {
+    match Thread::with(Thread::scheduler) {
+        // SAFETY: as in `park`.
+        Some(scheduler) => unsafe { scheduler.as_ref() }.park(Some(timeout)),
+        None => std::thread::park_timeout(timeout),
+    }
 }
 
 /// How many fibers there are in the process that have not ended: made, perhaps started, neither returned nor dropped.
@@ -154,47 +220,4 @@ pub fn live_count() -> usize {
 pub fn trim_stacks() -> usize {
     Thread::with(|thread| thread.stacks.flush());
     context::stack::trim()
-}
-
-/// Who a fiber is: its id and name. Cheap to clone, and may be kept and sent anywhere.
-///
-/// ```
-/// use fibrant::fiber::{self, Fiber};
-/// use std::sync::mpsc;
-///
-/// let (sender, receiver) = mpsc::channel();
-/// let fiber = Fiber::new(move || sender.send(fiber::current().unwrap()).unwrap());
-/// fiber.resume().unwrap();
-/// let handle = receiver.recv().unwrap();
-/// std::thread::scope(|scope| {
-///     scope.spawn(|| println!("it was {handle:?}"));
-/// });
-/// assert_eq!(handle.id(), fiber.id());
-/// ```
-#[derive(Clone, Debug)]
-pub struct Handle {
-    id: u64,
-    name: Option<Arc<str>>,
-}
-
-impl Handle {
-    /// The fiber's number: no other fiber of this process has or had it.
-    ///
-    /// ```
-    /// # use fibrant::fiber::{self, Fiber};
-    /// Fiber::new(|| println!("fiber {}", fiber::current().unwrap().id())).resume().unwrap();
-    /// ```
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// The fiber's name, if it was given one.
-    ///
-    /// ```
-    /// # use fibrant::fiber::{self, Fiber};
-    /// Fiber::new(|| assert_eq!(fiber::current().unwrap().name(), None)).resume().unwrap();
-    /// ```
-    pub fn name(&self) -> Option<&str> {
-        self.name.as_deref()
-    }
 }

@@ -1,7 +1,8 @@
-//! Where a fiber is in its life and, if it waits, what for: one byte of its control block.
+//! Where a hand-driven fiber is in its life: one byte of its control block.
 //!
 //! [`block`](super::block) writes it at each switch; the owner, dumps and counters read it, later from other threads, too.
 
+use super::WaitReason;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Where a fiber is in its life.
@@ -26,24 +27,7 @@ pub enum State {
     Term,
 }
 
-/// Why a fiber is not running. More reasons come with the things a fiber can wait for.
-///
-/// ```
-/// use fibrant::fiber::{self, Fiber, WaitReason};
-///
-/// let fiber = Fiber::new(fiber::suspend);
-/// assert_eq!(fiber.wait_reason(), None); // not started
-/// fiber.resume().unwrap();
-/// assert_eq!(fiber.wait_reason(), Some(WaitReason::Suspended));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum WaitReason {
-    /// It called [`suspend`](super::suspend) and waits for its owner to resume it.
-    Suspended,
-}
-
-/// A fiber's state and, in Ready, its reason and whether its thread was panicking: written by the fiber's thread, read by
+/// A fiber's state and, in Ready, whether its thread was panicking: written by the fiber's thread, read by
 /// any. One byte, because a switch is so short that a second store shows.
 pub(super) struct Status(AtomicU8);
 
@@ -51,7 +35,6 @@ impl Status {
     const INIT: u8 = 0;
     const RUNNING: u8 = 1;
     const TERM: u8 = 2;
-    /// From here on: Ready, for the reason whose number is added.
     const READY: u8 = 3;
     /// Added to that if the thread was panicking.
     const PANICKING: u8 = 0x80;
@@ -76,9 +59,9 @@ impl Status {
     }
 
     #[inline(always)]
-    pub(super) fn set_ready(&self, reason: WaitReason, panicking: bool) {
+    pub(super) fn set_ready(&self, panicking: bool) {
         let panicking = u8::from(panicking) * Status::PANICKING;
-        self.0.store((Status::READY + reason as u8) | panicking, Relaxed);
+        self.0.store(Status::READY | panicking, Relaxed);
     }
 
     /// Whether it was suspended while its thread was panicking.
@@ -96,10 +79,8 @@ impl Status {
         }
     }
 
+    /// What it waits for: a fiber that is driven by hand can only have suspended itself.
     pub(super) fn reason(&self) -> Option<WaitReason> {
-        match (self.0.load(Relaxed) & !Status::PANICKING).checked_sub(Status::READY)? {
-            code if code == WaitReason::Suspended as u8 => Some(WaitReason::Suspended),
-            code => unreachable!("no wait reason has the number {code}"),
-        }
+        (self.state() == State::Ready).then_some(WaitReason::Suspended)
     }
 }

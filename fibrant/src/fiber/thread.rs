@@ -9,23 +9,29 @@
 use super::block::Block;
 use super::local::Locals;
 use super::overflow;
+use super::task::Task;
 use crate::context::stack::Cache;
 use crate::stats::ThreadCounters;
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// How many fiber ids a thread reserves at once.
 const ID_BATCH: u64 = 1024;
 
 /// A thread's state. Its fields are for its own thread only.
-pub(super) struct Thread {
+pub(crate) struct Thread {
     /// The innermost fiber that runs on this thread; its resumers follow through [`Block::parent`].
     current: Cell<Option<NonNull<Block>>>,
+    /// The scheduled fiber that runs on this thread, if it is a worker. Hand-driven ones that it resumes come on top.
+    task: Cell<Option<NonNull<Task>>>,
+    /// The worker that this thread is, while it is one.
+    scheduler: Cell<Option<NonNull<dyn Scheduler>>>,
     /// What this thread counts.
-    pub(super) counters: ThreadCounters,
+    pub(crate) counters: ThreadCounters,
     /// The stacks it keeps at hand.
-    pub(super) stacks: Cache,
+    pub(crate) stacks: Cache,
     /// The values of fiber-locals outside fibers.
     pub(super) locals: Locals,
     /// The next fiber id, and the first one that is not this thread's to give.
@@ -48,7 +54,7 @@ impl Thread {
     /// `f` must not suspend the fiber that it runs on: when the fiber goes on, in the destructor of some thread-local, the
     /// thread's state may have ended and been made anew.
     #[inline(always)]
-    pub(super) fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
+    pub(crate) fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
         let mut thread = THREAD.get();
         if thread.is_null() {
             thread = Thread::make();
@@ -66,6 +72,8 @@ impl Thread {
         let ends = END.try_with(|_| ()).is_ok();
         let thread: *const Thread = Box::into_raw(Box::new(Thread {
             current: Cell::new(None),
+            task: Cell::new(None),
+            scheduler: Cell::new(None),
             counters: ThreadCounters::register(),
             stacks: Cache::new(ends),
             locals: Locals::new(),
@@ -78,14 +86,43 @@ impl Thread {
 
     /// The innermost fiber that runs on this thread.
     #[inline(always)]
-    pub(super) fn current(&self) -> Option<NonNull<Block>> {
+    pub(crate) fn current(&self) -> Option<NonNull<Block>> {
         self.current.get()
     }
 
     /// Makes another fiber the innermost one that runs here.
     #[inline(always)]
-    pub(super) fn set_current(&self, block: Option<NonNull<Block>>) {
+    pub(crate) fn set_current(&self, block: Option<NonNull<Block>>) {
         self.current.set(block);
+    }
+
+    /// The scheduled fiber that runs on this thread.
+    #[inline(always)]
+    pub(crate) fn task(&self) -> Option<NonNull<Task>> {
+        self.task.get()
+    }
+
+    /// Makes another scheduled fiber the one that runs here.
+    #[inline(always)]
+    pub(crate) fn set_task(&self, task: Option<NonNull<Task>>) {
+        self.task.set(task);
+    }
+
+    /// The worker that this thread is.
+    #[inline(always)]
+    pub(crate) fn scheduler(&self) -> Option<NonNull<dyn Scheduler>> {
+        self.scheduler.get()
+    }
+
+    /// Makes this thread a worker, or an ordinary thread again. Returns what it was.
+    ///
+    /// # Safety
+    /// The worker is valid until it is replaced.
+    pub(crate) unsafe fn set_scheduler(
+        &self,
+        scheduler: Option<NonNull<dyn Scheduler>>,
+    ) -> Option<NonNull<dyn Scheduler>> {
+        self.scheduler.replace(scheduler)
     }
 
     /// The current fiber, for the overflow handler: `None` also if the thread has nothing to do with fibers.
@@ -97,7 +134,7 @@ impl Thread {
 
     /// A number that no other fiber has.
     #[inline(always)]
-    pub(super) fn next_id(&self) -> u64 {
+    pub(crate) fn next_id(&self) -> u64 {
         let (next, end) = self.ids.get();
         if next == end {
             return self.reserve_ids();
@@ -114,6 +151,12 @@ impl Thread {
         self.ids.set((first + 1, first + ID_BATCH));
         first
     }
+}
+
+/// What a worker does for this module, which is below the scheduler and does not know it.
+pub(crate) trait Scheduler {
+    /// Parks the fiber that runs, at most that long.
+    fn park(&self, timeout: Option<Duration>);
 }
 
 /// Frees a thread's state when the thread ends.

@@ -18,7 +18,7 @@
 
 mod counter;
 
-use counter::Counter;
+pub(crate) use counter::Counter;
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -36,7 +36,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            fn read(&self) -> Stats {
+            pub(crate) fn read(&self) -> Stats {
                 Stats { $($name: self.$name.get(),)+ }
             }
         }
@@ -77,6 +77,40 @@ counters! {
     stacks_fresh,
     /// Stacks that were used again.
     stacks_reused,
+    /// Waits in [`fiber::park`](crate::fiber::park).
+    parks,
+    /// Waits in [`sleep`](crate::sleep).
+    sleeps,
+    /// Waits for another fiber to end.
+    joins,
+    /// Waits for the fibers of a scope.
+    scopes,
+    /// Waits for a descriptor.
+    descriptor_waits,
+}
+
+impl Counters {
+    /// The counter of a kind of wait, by the number of its reason.
+    #[inline]
+    pub(crate) fn park(&self, kind: u8) -> &Counter {
+        match kind {
+            2 => &self.sleeps,
+            3 => &self.joins,
+            4 => &self.scopes,
+            5 => &self.descriptor_waits,
+            _ => &self.parks,
+        }
+    }
+}
+
+impl Stats {
+    /// All of these together.
+    pub(crate) fn sum(all: impl Iterator<Item = Stats>) -> Stats {
+        all.fold(Stats::ZERO, |mut sum, one| {
+            sum.add(one);
+            sum
+        })
+    }
 }
 
 /// All counters there are.
@@ -119,6 +153,11 @@ impl ThreadCounters {
             counters,
             _own: PhantomData,
         }
+    }
+
+    /// The same counters, for a reader.
+    pub(crate) fn share(&self) -> Arc<Counters> {
+        Arc::clone(&self.counters)
     }
 }
 

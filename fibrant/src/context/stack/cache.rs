@@ -134,6 +134,18 @@ impl Cache {
         }
     }
 
+    /// Takes a stack back from the code that stands on it and is about to leave it for good. Only this thread can take it out
+    /// again, and not before it has left: it stays in front, and only what was there before moves on.
+    pub(crate) fn put_when_leaving(&self, stack: Stack) {
+        if let Some(earlier) = self.front.replace(Some(stack)) {
+            if self.keeps {
+                self.put_on_shelf(earlier);
+            } else {
+                earlier.pool.put_idle(&[earlier.top]);
+            }
+        }
+    }
+
     /// If the shelf is full its older half moves to the pool; if there is none (the cache was flushed), the stack does.
     #[inline(never)]
     fn put_on_shelf(&self, stack: Stack) {

@@ -89,7 +89,7 @@ impl Stack {
 
 /// The size in bytes that a request for `requested` bytes gets: whole pages, and not less than [`MIN_SIZE`].
 #[inline]
-fn rounded(requested: usize) -> io::Result<usize> {
+pub(crate) fn rounded(requested: usize) -> io::Result<usize> {
     if requested > MAX_SIZE {
         return Err(too_large(requested));
     }

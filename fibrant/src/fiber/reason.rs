@@ -1,0 +1,171 @@
+//! Why a fiber is not running: what dumps and counters show.
+//!
+//! The fiber writes its reason before it waits; any thread may read it. It is kept as two plain numbers, so that writing it
+//! costs two stores.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+
+/// Why a fiber is not running. More reasons come with the things a fiber can wait for.
+///
+/// ```
+/// use fibrant::fiber::{self, Fiber, WaitReason};
+///
+/// let fiber = Fiber::new(fiber::suspend);
+/// assert_eq!(fiber.wait_reason(), None); // not started
+/// fiber.resume().unwrap();
+/// assert_eq!(fiber.wait_reason(), Some(WaitReason::Suspended));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WaitReason {
+    /// It called [`suspend`](super::suspend) and waits for its owner to resume it.
+    Suspended,
+    /// It called [`park`](super::park) and waits to be unparked.
+    Parked,
+    /// It sleeps.
+    Sleeping,
+    /// It waits for another fiber, or a function on a real thread, to end.
+    Joining {
+        /// That fiber's number.
+        fiber: u64,
+    },
+    /// It waits for the fibers of its scope to end.
+    Scope,
+    /// It waits for a descriptor.
+    Descriptor {
+        /// The descriptor.
+        fd: i32,
+        /// For input: there is something to read.
+        read: bool,
+        /// For output: there is room to write.
+        write: bool,
+    },
+}
+
+impl WaitReason {
+    /// How many kinds of reasons there are.
+    pub(crate) const KINDS: usize = 6;
+
+    /// The kinds by their numbers, for counters and dumps.
+    pub(crate) const NAMES: [&'static str; WaitReason::KINDS] = [
+        "suspended",
+        "parked",
+        "sleeping",
+        "joining",
+        "scope",
+        "descriptor",
+    ];
+
+    /// The number of its kind.
+    #[inline]
+    pub(crate) fn kind(self) -> u8 {
+        self.encode().0
+    }
+
+    /// The number of its kind, and the rest of it.
+    #[inline]
+    fn encode(self) -> (u8, u64) {
+        match self {
+            WaitReason::Suspended => (0, 0),
+            WaitReason::Parked => (1, 0),
+            WaitReason::Sleeping => (2, 0),
+            WaitReason::Joining { fiber } => (3, fiber),
+            WaitReason::Scope => (4, 0),
+            WaitReason::Descriptor { fd, read, write } => (
+                5,
+                u64::from(fd as u32) | u64::from(read) << 32 | u64::from(write) << 33,
+            ),
+        }
+    }
+
+    fn decode(kind: u8, rest: u64) -> WaitReason {
+        match kind {
+            1 => WaitReason::Parked,
+            2 => WaitReason::Sleeping,
+            3 => WaitReason::Joining { fiber: rest },
+            4 => WaitReason::Scope,
+            5 => WaitReason::Descriptor {
+                fd: rest as u32 as i32,
+                read: rest & 1 << 32 != 0,
+                write: rest & 1 << 33 != 0,
+            },
+            _ => WaitReason::Suspended,
+        }
+    }
+}
+
+impl fmt::Display for WaitReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WaitReason::Joining { fiber } => write!(f, "joining fiber {fiber}"),
+            WaitReason::Descriptor { fd, read, write } => {
+                let what = match (read, write) {
+                    (true, true) => "input or output",
+                    (_, true) => "output",
+                    _ => "input",
+                };
+                write!(f, "waiting for {what} on descriptor {fd}")
+            }
+            WaitReason::Scope => f.write_str("waiting for the fibers of its scope"),
+            simple => f.write_str(WaitReason::NAMES[usize::from(simple.kind())]),
+        }
+    }
+}
+
+/// A reason that one thread writes and all may read. A reader may catch it between the two stores and see the kind of one
+/// reason with the rest of another: good enough for a dump, and never anything worse.
+pub(super) struct AtomicReason {
+    kind: AtomicU8,
+    rest: AtomicU64,
+}
+
+impl AtomicReason {
+    pub(super) fn new() -> AtomicReason {
+        AtomicReason {
+            kind: AtomicU8::new(0),
+            rest: AtomicU64::new(0),
+        }
+    }
+
+    #[inline]
+    pub(super) fn set(&self, reason: WaitReason) {
+        let (kind, rest) = reason.encode();
+        self.kind.store(kind, Relaxed);
+        self.rest.store(rest, Relaxed);
+    }
+
+    pub(super) fn get(&self) -> WaitReason {
+        WaitReason::decode(self.kind.load(Relaxed), self.rest.load(Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_survives_its_numbers() {
+        for reason in [
+            WaitReason::Suspended,
+            WaitReason::Parked,
+            WaitReason::Sleeping,
+            WaitReason::Joining { fiber: u64::MAX },
+            WaitReason::Scope,
+            WaitReason::Descriptor {
+                fd: i32::MAX,
+                read: false,
+                write: true,
+            },
+            WaitReason::Descriptor {
+                fd: 0,
+                read: true,
+                write: false,
+            },
+        ] {
+            let atomic = AtomicReason::new();
+            atomic.set(reason);
+            assert_eq!(atomic.get(), reason);
+        }
+    }
+}

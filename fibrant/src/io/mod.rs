@@ -1,0 +1,419 @@
+//! The I/O manager: waiting for descriptors, and functions that run when one is ready.
+//!
+//! It works for everything that the kernel can poll: sockets, pipes, eventfds, timerfds, signalfds, pidfds, inotify, terminals.
+//! Descriptors are not registered beforehand and their flags are not touched: make one non-blocking, try, and if the call would
+//! block, [`wait`].
+//!
+//! ```
+//! use fibrant::io::{self, Event};
+//! use std::io::{ErrorKind, Read, Write};
+//! use std::os::fd::AsRawFd;
+//! use std::os::unix::net::UnixStream;
+//!
+//! fibrant::run(|| {
+//!     let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+//!     ours.set_nonblocking(true).unwrap();
+//!     let reader = fibrant::spawn(move || {
+//!         let mut buffer = [0; 5];
+//!         while ours.read(&mut buffer).is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+//!             io::wait(ours.as_raw_fd(), Event::READ, None).unwrap();
+//!         }
+//!         buffer
+//!     });
+//!     fibrant::yield_now();
+//!     theirs.write_all(b"hello").unwrap();
+//!     assert_eq!(&reader.join().unwrap(), b"hello");
+//! });
+//! ```
+
+// Inside: `event` says what to wait for; `table` knows who waits for which descriptor; `callback` is a function that waits;
+// `reactor` is what a worker sleeps in. The module calls `scheduler` to make fibers wait and `timer` for the wheel.
+
+mod callback;
+mod event;
+mod reactor;
+mod table;
+
+pub use event::Event;
+pub(crate) use reactor::Reactor;
+
+use crate::clock;
+use crate::fiber::WaitReason;
+use crate::scheduler::{WaitEnd, Waiting, Worker};
+use callback::Callback;
+use std::cell::OnceCell;
+use std::io;
+use std::os::fd::RawFd;
+use std::panic::Location;
+use std::ptr::NonNull;
+use std::time::Duration;
+use table::{DIRECTIONS, Waiter};
+
+/// After how long a wait makes sure that its registration is still good: nanoseconds.
+const VERIFY_AFTER: u64 = 10_000_000;
+
+/// Waits until the descriptor is ready for one of the events, and returns for which. On a thread that runs no fibers it blocks
+/// the thread, in `poll`. A cancelled fiber unwinds.
+///
+/// Several fibers may wait for one descriptor, on one worker or several; each that is woken lets the next one have a look.
+///
+/// # Errors
+///
+/// [`TimedOut`](io::ErrorKind::TimedOut) after `timeout`; `ECANCELED` if somebody calls [`cancel_event`] or [`cancel_all`], and
+/// `EBADF` if somebody calls [`close`] meanwhile, or the descriptor is not open;
+/// [`InvalidInput`](io::ErrorKind::InvalidInput) for a regular file, which cannot be waited for, and for no event at all.
+///
+/// ```
+/// use fibrant::io::{self, Event};
+/// use std::os::fd::AsRawFd;
+/// use std::os::unix::net::UnixStream;
+/// use std::time::Duration;
+///
+/// fibrant::run(|| {
+///     let (ours, _theirs) = UnixStream::pair().unwrap();
+///     assert_eq!(io::wait(ours.as_raw_fd(), Event::WRITE, None).unwrap(), Event::WRITE);
+///     let error = io::wait(ours.as_raw_fd(), Event::READ, Some(Duration::from_millis(1))).unwrap_err();
+///     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+/// });
+/// ```
+pub fn wait(fd: RawFd, event: Event, timeout: Option<Duration>) -> io::Result<Event> {
+    check_arguments(fd, event)?;
+    let deadline = timeout.map_or(clock::NEVER, clock::after);
+    match Worker::current() {
+        Some(worker) if worker.fiber().is_some() => wait_as_fiber(worker, fd, event, deadline),
+        _ => wait_as_thread(fd, event, deadline),
+    }
+}
+
+fn check_arguments(fd: RawFd, event: Event) -> io::Result<()> {
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    if event.is_empty() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "no event to wait for: name READ, WRITE or both",
+        ));
+    }
+    Ok(())
+}
+
+/// The wait of a fiber. Registered first, then asked: what happens in between makes an edge, which this worker sees in a later
+/// poll, when the fiber is in the list.
+fn wait_as_fiber(worker: &Worker, fd: RawFd, event: Event, deadline: u64) -> io::Result<Event> {
+    let reactor = Reactor::of(worker);
+    let entry = table::entry(fd);
+    reactor.register(fd, &mut entry.lock(), event)?;
+    let mut verify_at = clock::NEVER;
+    let mut has_waited = false;
+    loop {
+        let ready = poll(fd, event, 0)?;
+        if !ready.is_empty() {
+            if has_waited {
+                wake_next(worker, fd, event);
+            }
+            return Ok(ready);
+        }
+        if clock::now() >= deadline {
+            return Err(timed_out());
+        }
+        if !has_waited {
+            verify_at = clock::now() + VERIFY_AFTER;
+        }
+        let waiter = OnceCell::new();
+        let waiting = Waiting {
+            reason: WaitReason::Descriptor {
+                fd,
+                read: event.contains(Event::READ),
+                write: event.contains(Event::WRITE),
+            },
+            park: false,
+            interruptible: true,
+            deadline: deadline.min(verify_at),
+        };
+        let end = worker.wait(waiting, |task, number| {
+            let waiter = waiter.get_or_init(|| Waiter::new(task, number, worker.desk));
+            // SAFETY: it stays in this frame, which does not end before it is unlinked below.
+            unsafe { entry.lock().link(NonNull::from(waiter), event, has_waited) };
+        });
+        if let Some(waiter) = waiter.get() {
+            // SAFETY: it is this descriptor's.
+            unsafe { entry.lock().unlink(NonNull::from(waiter)) };
+        }
+        has_waited = true;
+        match end {
+            WaitEnd::Woken => {}
+            WaitEnd::Closed => {
+                let error = waiter.get().map_or(libc::ECANCELED, |waiter| waiter.error.get());
+                return Err(io::Error::from_raw_os_error(error));
+            }
+            WaitEnd::Interrupted(interruption) => {
+                wake_next(worker, fd, event);
+                interruption.unwind();
+            }
+            WaitEnd::TimedOut if clock::now() >= deadline => {
+                wake_next(worker, fd, event);
+                return Err(timed_out());
+            }
+            WaitEnd::TimedOut => {
+                // It has lasted a while: perhaps the descriptor was closed and opened anew without our knowledge.
+                verify_at = clock::NEVER;
+                reactor.verify(fd, &mut entry.lock())?;
+            }
+        }
+    }
+}
+
+/// Whoever leaves a wait lets the next one look: one edge may stand for several events.
+fn wake_next(worker: &Worker, fd: RawFd, event: Event) {
+    let mut state = table::entry(fd).lock();
+    for (index, direction) in DIRECTIONS {
+        if event.contains(direction) {
+            state.wake_oldest(index, worker.desk);
+        }
+    }
+}
+
+/// The wait of a plain thread.
+fn wait_as_thread(fd: RawFd, event: Event, deadline: u64) -> io::Result<Event> {
+    // epoll says whether it can be waited for at all; poll calls every regular file ready.
+    reject_unpollable(fd)?;
+    loop {
+        let rest = if deadline == clock::NEVER {
+            -1
+        } else {
+            let nanoseconds = deadline.saturating_sub(clock::now());
+            i32::try_from(nanoseconds.div_ceil(1_000_000)).unwrap_or(i32::MAX)
+        };
+        let ready = poll(fd, event, rest)?;
+        if !ready.is_empty() {
+            return Ok(ready);
+        }
+        if clock::now() >= deadline {
+            return Err(timed_out());
+        }
+    }
+}
+
+fn reject_unpollable(fd: RawFd) -> io::Result<()> {
+    let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: writes to a local variable, if it succeeds.
+    if unsafe { libc::fstat(fd, status.as_mut_ptr()) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it has succeeded.
+    match unsafe { status.assume_init() }.st_mode & libc::S_IFMT {
+        libc::S_IFREG | libc::S_IFDIR => Err(reactor::unpollable(fd)),
+        _ => Ok(()),
+    }
+}
+
+/// Asks the kernel what a descriptor is ready for, for so many milliseconds.
+fn poll(fd: RawFd, event: Event, milliseconds: i32) -> io::Result<Event> {
+    let mut asked = libc::pollfd {
+        fd,
+        events: event.to_poll(),
+        revents: 0,
+    };
+    // SAFETY: one element, a local variable.
+    if unsafe { libc::poll(&mut asked, 1, milliseconds) } < 0 {
+        let error = io::Error::last_os_error();
+        return match error.kind() {
+            io::ErrorKind::Interrupted => Ok(Event::default()),
+            _ => Err(error),
+        };
+    }
+    if asked.revents & libc::POLLNVAL != 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    Ok(Event::from_poll(asked.revents) & event)
+}
+
+fn timed_out() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the descriptor was not ready in time")
+}
+
+/// Runs `f` once, as a fiber on this worker, when the descriptor is ready for the event, or at once if it is. Errors and
+/// hang-ups count as both events.
+///
+/// # Errors
+///
+/// [`AlreadyExists`](io::ErrorKind::AlreadyExists) if there is a function for this descriptor and event;
+/// [`InvalidInput`](io::ErrorKind::InvalidInput) for a regular file, and unless it is exactly one event;
+/// [`Unsupported`](io::ErrorKind::Unsupported) outside a runtime; `EBADF` if the descriptor is not open.
+///
+/// ```
+/// use fibrant::io::{self, Event};
+/// use std::os::fd::AsRawFd;
+/// use std::os::unix::net::UnixStream;
+/// use std::sync::atomic::{AtomicBool, Ordering};
+///
+/// static CALLED: AtomicBool = AtomicBool::new(false);
+/// fibrant::run(|| {
+///     let (ours, theirs) = UnixStream::pair().unwrap();
+///     io::add_event(ours.as_raw_fd(), Event::READ, || CALLED.store(true, Ordering::Relaxed)).unwrap();
+///     assert_eq!(io::pending_events(), 1);
+///     drop(theirs); // the end of the stream is something to read
+///     while io::pending_events() > 0 {
+///         fibrant::yield_now();
+///     }
+///     fibrant::yield_now();
+///     assert!(CALLED.load(Ordering::Relaxed));
+/// });
+/// ```
+#[track_caller]
+pub fn add_event(fd: RawFd, event: Event, f: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    check_arguments(fd, event)?;
+    let Some((index, _)) = DIRECTIONS.into_iter().find(|(_, direction)| *direction == event) else {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "a function waits for one event: add one for READ and one for WRITE",
+        ));
+    };
+    let Some(worker) = Worker::current() else {
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "an event was added outside a runtime: call it from a fiber, or inside fibrant::run",
+        ));
+    };
+    let mut state = table::entry(fd).lock();
+    if state.callbacks[index].is_some() {
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            format!("a function waits for {event:?} on descriptor {fd} already; del_event removes it"),
+        ));
+    }
+    let reactor = Reactor::of(worker);
+    reactor.register(fd, &mut state, event)?;
+    // It may have been ready for long: asking anew makes an edge of that.
+    reactor.verify(fd, &mut state)?;
+    state.callbacks[index] = Some(Callback::new(worker, Location::caller(), Box::new(f)));
+    Ok(())
+}
+
+/// Removes the functions that wait for these events, without calling them. Returns whether there were any.
+///
+/// ```
+/// use fibrant::io::{self, Event};
+/// use std::os::fd::AsRawFd;
+/// use std::os::unix::net::UnixStream;
+///
+/// fibrant::run(|| {
+///     let (ours, _theirs) = UnixStream::pair().unwrap();
+///     io::add_event(ours.as_raw_fd(), Event::READ, || unreachable!()).unwrap();
+///     assert!(io::del_event(ours.as_raw_fd(), Event::READ));
+///     assert!(!io::del_event(ours.as_raw_fd(), Event::READ));
+/// });
+/// ```
+pub fn del_event(fd: RawFd, event: Event) -> bool {
+    let removed = take_callbacks(fd, event, |_| false).0;
+    removed.iter().flatten().count() > 0
+}
+
+/// Calls the functions that wait for these events, now, once; and ends the waits of fibers for them, with `ECANCELED`. Returns
+/// whether there were any.
+///
+/// ```
+/// use fibrant::io::{self, Event};
+/// use std::os::fd::AsRawFd;
+/// use std::os::unix::net::UnixStream;
+///
+/// fibrant::run(|| {
+///     let (ours, _theirs) = UnixStream::pair().unwrap();
+///     let fd = ours.as_raw_fd();
+///     let waiter = fibrant::spawn_local(move || io::wait(fd, Event::READ, None));
+///     fibrant::yield_now();
+///     assert!(io::cancel_event(fd, Event::READ));
+///     let error = waiter.join().unwrap().unwrap_err();
+///     assert_eq!(error.raw_os_error(), Some(125)); // ECANCELED
+/// });
+/// ```
+pub fn cancel_event(fd: RawFd, event: Event) -> bool {
+    let (callbacks, ended) = take_callbacks(fd, event, |state| state.end_waits(event, libc::ECANCELED));
+    let mut any = ended;
+    for callback in callbacks.into_iter().flatten() {
+        any = true;
+        callback.call();
+    }
+    any
+}
+
+/// [`cancel_event`] for both events.
+///
+/// ```
+/// assert!(!fibrant::io::cancel_all(0)); // nobody waits for standard input
+/// ```
+pub fn cancel_all(fd: RawFd) -> bool {
+    cancel_event(fd, Event::READ | Event::WRITE)
+}
+
+/// Closes a descriptor. Fibers that wait for it, on whatever worker, get `EBADF`; functions that wait for it are called, once. An
+/// event that is under way for it reaches nobody, even if the number is used again at once.
+///
+/// The descriptor must be the caller's to close: use it on what [`IntoRawFd`](std::os::fd::IntoRawFd) gives.
+///
+/// # Errors
+///
+/// As `close(2)`; the descriptor is gone all the same, unless it was `EBADF`.
+///
+/// ```
+/// use fibrant::io::{self, Event};
+/// use std::os::fd::IntoRawFd;
+/// use std::os::unix::net::UnixStream;
+///
+/// fibrant::run(|| {
+///     let (ours, _theirs) = UnixStream::pair().unwrap();
+///     let fd = ours.into_raw_fd();
+///     let waiter = fibrant::spawn_local(move || io::wait(fd, Event::READ, None));
+///     fibrant::yield_now();
+///     io::close(fd).unwrap();
+///     assert_eq!(waiter.join().unwrap().unwrap_err().raw_os_error(), Some(9)); // EBADF
+/// });
+/// ```
+pub fn close(fd: RawFd) -> io::Result<()> {
+    let (callbacks, _) = take_callbacks(fd, Event::READ | Event::WRITE, |state| {
+        state.generation = state.generation.wrapping_add(1);
+        for registration in std::mem::take(&mut state.registrations) {
+            reactor::forget(registration.epoll, fd);
+        }
+        state.end_waits(Event::READ | Event::WRITE, libc::EBADF)
+    });
+    // SAFETY: the caller owns it; in the sense of Rust's I/O safety this function should not be safe to call with any
+    // number, but like std's own raw functions it cannot make memory unsound: a wrong number closes somebody else's file.
+    let result = unsafe { libc::close(fd) };
+    let error = io::Error::last_os_error();
+    for callback in callbacks.into_iter().flatten() {
+        callback.call();
+    }
+    if result < 0 { Err(error) } else { Ok(()) }
+}
+
+/// Takes the functions for these events out of the table, and does something else to the descriptor's state with the same
+/// lock.
+fn take_callbacks(
+    fd: RawFd,
+    event: Event,
+    also: impl FnOnce(&mut table::State) -> bool,
+) -> ([Option<Callback>; 2], bool) {
+    if fd < 0 {
+        return ([None, None], false);
+    }
+    let mut state = table::entry(fd).lock();
+    let also = also(&mut state);
+    let take = |(index, direction): (usize, Event)| {
+        event
+            .contains(direction)
+            .then(|| state.callbacks[index].take())
+            .flatten()
+    };
+    (DIRECTIONS.map(take), also)
+}
+
+/// How many functions of this runtime wait for an event; 0 outside one.
+///
+/// ```
+/// fibrant::run(|| assert_eq!(fibrant::io::pending_events(), 0));
+/// ```
+pub fn pending_events() -> usize {
+    Worker::current().map_or(0, |worker| worker.crew.pending_events())
+}

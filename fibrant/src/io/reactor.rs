@@ -1,0 +1,317 @@
+//! The reactor: what a worker sleeps in. Its epoll instance, its wheel of deadlines, and the bell that others ring.
+//!
+//! The scheduler calls it as its [`Driver`]; the waits of this module register descriptors with it. It calls the descriptor
+//! table to find out whom an edge concerns, and the wheel of [`timer`](crate::timer).
+//!
+//! # Registration
+//!
+//! A descriptor is registered with the worker that waits for it, once, for edges, and stays registered: for input from the
+//! start, for output from the first wait for output on. An edge wakes the oldest waiter of this worker; who leaves its wait
+//! wakes the next. An edge that finds nobody twice running ends the registration. An event carries the generation of the
+//! descriptor it was registered for: one for a file that has been closed since is ignored.
+
+use super::Event;
+use super::table::{self, DIRECTIONS, Registration, State};
+use crate::clock;
+use crate::scheduler::{Desk, Driver, Timed, Worker};
+use crate::timer::Wheel;
+use std::any::Any;
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// How many events one poll takes at most; the rest wait for the next.
+const BATCH: usize = 256;
+
+/// What the bell's event carries instead of a descriptor.
+const BELL: u64 = u64::MAX;
+
+/// Whether the kernel lacks `epoll_pwait2` (before Linux 5.11).
+static NO_PWAIT2: AtomicBool = AtomicBool::new(false);
+
+/// A worker's epoll and wheel.
+pub(crate) struct Reactor {
+    epoll: OwnedFd,
+    wheel: Wheel,
+    desk: &'static Desk,
+    events: RefCell<Box<[libc::epoll_event; BATCH]>>,
+}
+
+/// Turns -1 into the error that it stands for.
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+impl Reactor {
+    /// A reactor that listens to this desk's bell.
+    pub(crate) fn new(desk: &'static Desk) -> io::Result<Reactor> {
+        // SAFETY: makes a descriptor, which is then owned here alone.
+        let epoll = unsafe { OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) };
+        let mut event = libc::epoll_event {
+            // Edges, so that the bell need not be read: each ring is one.
+            events: (libc::EPOLLIN | libc::EPOLLET) as u32,
+            u64: BELL,
+        };
+        // SAFETY: both descriptors are open; the event is a local variable.
+        check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, desk.bell(), &mut event) })?;
+        Ok(Reactor {
+            epoll,
+            wheel: Wheel::new(clock::now()),
+            desk,
+            events: RefCell::new(Box::new([libc::epoll_event { events: 0, u64: 0 }; BATCH])),
+        })
+    }
+
+    /// The reactor of a worker.
+    pub(super) fn of(worker: &Worker) -> &Reactor {
+        let reactor = worker.driver.as_any().downcast_ref();
+        reactor.expect("a worker's driver is a reactor")
+    }
+
+    /// The epoll's descriptor.
+    pub(super) fn epoll(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    /// Makes sure that a descriptor, whose state is locked, is registered here for an event.
+    pub(super) fn register(&self, fd: RawFd, state: &mut State, event: Event) -> io::Result<()> {
+        let generation = state.generation;
+        let epoll = self.epoll();
+        match state.registration(epoll) {
+            Some(registration) if registration.interest.contains(event) => Ok(()),
+            Some(registration) => {
+                let interest = registration.interest | event;
+                change(epoll, fd, generation, interest)?;
+                registration.interest = interest;
+                Ok(())
+            }
+            None => {
+                // Input is always asked for: it costs nothing, and most descriptors are read from sooner or later.
+                let interest = Event::READ | event;
+                add(epoll, fd, generation, interest)?;
+                state.registrations.push(Registration {
+                    epoll,
+                    interest,
+                    strays: 0,
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// Asks the kernel anew for what a registration, which may be gone, stands for. If the descriptor is ready, an edge
+    /// comes of it.
+    pub(super) fn verify(&self, fd: RawFd, state: &mut State) -> io::Result<()> {
+        let generation = state.generation;
+        let epoll = self.epoll();
+        match state.registration(epoll) {
+            Some(registration) => change(epoll, fd, generation, registration.interest),
+            None => Ok(()),
+        }
+    }
+
+    /// Sleeps in epoll until something happens or the moment comes. Returns how many events there are.
+    fn wait(&self, until: Option<u64>) -> usize {
+        let timeout = match until {
+            None => None,
+            Some(0) => Some(0),
+            Some(until) => Some(until.saturating_sub(clock::now())),
+        };
+        // SAFETY: the buffer has room for a batch, and nobody borrows it: this runs in a poll only, which does not nest.
+        let events = unsafe { (**self.events.as_ptr()).as_mut_ptr() };
+        let count = loop {
+            match epoll_wait(self.epoll(), events, timeout) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => break 0,
+                Err(error) => panic!("epoll: {error}"),
+                Ok(count) => break count,
+            }
+        };
+        count as usize
+    }
+
+    /// Something has happened to a descriptor.
+    fn dispatch(&self, data: u64, bits: u32) {
+        let (fd, generation) = (data as u32 as RawFd, (data >> 32) as u32);
+        let event = Event::from_epoll(bits);
+        let mut state = table::entry(fd).lock();
+        if state.generation != generation {
+            return; // of a file that had this number before
+        }
+        let mut found = false;
+        let mut callbacks = [None, None];
+        for (index, direction) in DIRECTIONS {
+            if event.contains(direction) {
+                found |= state.wake_oldest(index, self.desk);
+                if state.callbacks[index]
+                    .as_ref()
+                    .is_some_and(|callback| ptr::eq(callback.desk, self.desk))
+                {
+                    callbacks[index] = state.callbacks[index].take();
+                    found = true;
+                }
+            }
+        }
+        if let Some(registration) = state.registration(self.epoll()) {
+            registration.strays = if found { 0 } else { registration.strays + 1 };
+            if registration.strays == 2 {
+                forget(self.epoll(), fd);
+                let epoll = self.epoll();
+                state
+                    .registrations
+                    .retain(|registration| registration.epoll != epoll);
+            }
+        }
+        drop(state);
+        for callback in callbacks.into_iter().flatten() {
+            callback.call();
+        }
+    }
+}
+
+/// Registers a descriptor with an epoll; if it is registered, which we did not know, changes that.
+fn add(epoll: RawFd, fd: RawFd, generation: u32, interest: Event) -> io::Result<()> {
+    match control(epoll, libc::EPOLL_CTL_ADD, fd, generation, interest) {
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+            control(epoll, libc::EPOLL_CTL_MOD, fd, generation, interest)
+        }
+        result => result,
+    }
+}
+
+/// Changes a descriptor's registration with an epoll; if it is gone, which we did not know, registers it.
+fn change(epoll: RawFd, fd: RawFd, generation: u32, interest: Event) -> io::Result<()> {
+    match control(epoll, libc::EPOLL_CTL_MOD, fd, generation, interest) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+            control(epoll, libc::EPOLL_CTL_ADD, fd, generation, interest)
+        }
+        result => result,
+    }
+}
+
+fn control(
+    epoll: RawFd,
+    operation: libc::c_int,
+    fd: RawFd,
+    generation: u32,
+    interest: Event,
+) -> io::Result<()> {
+    let mut event = libc::epoll_event {
+        events: interest.to_epoll(),
+        u64: u64::from(fd as u32) | u64::from(generation) << 32,
+    };
+    // SAFETY: the event is a local variable; a descriptor that is not open is an error.
+    match check(unsafe { libc::epoll_ctl(epoll, operation, fd, &mut event) }) {
+        Ok(_) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => Err(unpollable(fd)),
+        Err(error) => Err(error),
+    }
+}
+
+/// The error for a file that epoll does not take.
+pub(super) fn unpollable(fd: RawFd) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!(
+            "descriptor {fd} cannot be waited for: it is a regular file or a directory, which is always ready"
+        ),
+    )
+}
+
+/// Ends a descriptor's registration with an epoll.
+pub(super) fn forget(epoll: RawFd, fd: RawFd) {
+    // SAFETY: it may be gone already, which is an error that does not matter. The event is not looked at.
+    unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, ptr::null_mut()) };
+}
+
+/// Waits for events, for so many nanoseconds, or until there is one.
+fn epoll_wait(epoll: RawFd, events: *mut libc::epoll_event, timeout: Option<u64>) -> io::Result<libc::c_int> {
+    if timeout == Some(0) || NO_PWAIT2.load(Relaxed) {
+        // Rounded up: a poll may be late, never early.
+        let milliseconds = timeout.map_or(-1, |nanoseconds| {
+            i32::try_from(nanoseconds.div_ceil(1_000_000)).unwrap_or(i32::MAX)
+        });
+        // SAFETY: the caller's buffer has room for a batch.
+        return check(unsafe { libc::epoll_wait(epoll, events, BATCH as i32, milliseconds) });
+    }
+    let time = timeout.map(|nanoseconds| libc::timespec {
+        tv_sec: i64::try_from(nanoseconds / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: (nanoseconds % 1_000_000_000) as i64,
+    });
+    let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: as above; the time, if any, is a local variable. No signal mask is given.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_epoll_pwait2,
+            epoll,
+            events,
+            BATCH,
+            time,
+            ptr::null::<()>(),
+            0,
+        )
+    };
+    match check(result as libc::c_int) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+            NO_PWAIT2.store(true, Relaxed);
+            epoll_wait(epoll, events, timeout)
+        }
+        result => result,
+    }
+}
+
+impl Driver for Reactor {
+    fn poll(&self, worker: &Worker, until: Option<u64>) {
+        let until = match (until, self.wheel.next_deadline()) {
+            (Some(until), Some(deadline)) => Some(until.min(deadline)),
+            (until, deadline) => until.or(deadline),
+        };
+        let count = self.wait(until);
+        for index in 0..count {
+            let event = self.events.borrow()[index];
+            if event.u64 != BELL {
+                self.dispatch(event.u64, event.events);
+            }
+        }
+        if self.wheel.len() > 0 {
+            self.wheel.advance(clock::now(), |alarm| {
+                let timed = alarm.cast::<Timed>();
+                // SAFETY: every alarm in the wheel is the head of what `arm` was given, and stays valid until it has expired.
+                unsafe { ((*timed.as_ptr()).expire)(timed, worker) };
+            });
+        }
+    }
+
+    unsafe fn arm(&self, timed: NonNull<Timed>, deadline: u64) {
+        // SAFETY: the caller's promise is what the wheel asks for.
+        unsafe { self.wheel.insert(timed.cast(), deadline) };
+    }
+
+    unsafe fn disarm(&self, timed: NonNull<Timed>) {
+        // SAFETY: the caller's promise is what the wheel asks for.
+        unsafe { self.wheel.remove(timed.cast()) };
+    }
+
+    fn next_deadline(&self) -> Option<u64> {
+        self.wheel.next_deadline()
+    }
+
+    fn alarms(&self) -> usize {
+        self.wheel.len()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for Reactor {
+    fn drop(&mut self) {
+        table::forget_epoll(self.epoll());
+    }
+}

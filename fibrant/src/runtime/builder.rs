@@ -1,0 +1,208 @@
+//! Making a runtime.
+
+use super::{Handle, Runtime};
+use crate::io::Reactor;
+use crate::scheduler::{Caller, Crew, Worker};
+use crate::{env, fiber};
+use std::io;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+/// Makes a [`Runtime`]. What it is not told comes from the environment variable `FIBRANT`, or is the default.
+///
+/// ```
+/// use fibrant::runtime::Builder;
+///
+/// let runtime = Builder::new().workers(2).name("web").stack_size(64 << 10).build().unwrap();
+/// assert_eq!(runtime.workers(), 2);
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "a builder makes nothing until build is called"]
+pub struct Builder {
+    workers: Option<usize>,
+    use_caller: bool,
+    name: Option<String>,
+    stack_size: Option<usize>,
+    hooks: Option<bool>,
+    deadlock_after: Option<Duration>,
+}
+
+impl Builder {
+    /// A builder with the defaults: as many workers as cores that the process may use, each a thread of its own.
+    ///
+    /// ```
+    /// let runtime = fibrant::runtime::Builder::new().build().unwrap();
+    /// assert!(runtime.workers() >= 1);
+    /// ```
+    pub fn new() -> Builder {
+        Builder::default()
+    }
+
+    /// How many workers there are, the caller's included if it is used. `FIBRANT=workers=4` sets it for programs that do not.
+    ///
+    /// ```
+    /// assert_eq!(fibrant::runtime::Builder::new().workers(3).build().unwrap().workers(), 3);
+    /// ```
+    pub fn workers(mut self, number: usize) -> Builder {
+        self.workers = Some(number);
+        self
+    }
+
+    /// Whether worker 0 is the thread that calls [`Runtime::run`] or [`Runtime::stop`], while it does, rather than a thread of
+    /// the runtime's own. It then belongs to the first thread that does so.
+    ///
+    /// ```
+    /// let runtime = fibrant::runtime::Builder::new().workers(1).use_caller(true).build().unwrap();
+    /// let here = std::thread::current().id();
+    /// runtime.run(|| {
+    ///     let fiber = fibrant::spawn(|| std::thread::current().id());
+    ///     assert_eq!(fiber.join().unwrap(), here);
+    /// });
+    /// ```
+    pub fn use_caller(mut self, yes: bool) -> Builder {
+        self.use_caller = yes;
+        self
+    }
+
+    /// The runtime's name, for dumps and messages. Its threads are called `name-0`, `name-1`, and so on.
+    ///
+    /// ```
+    /// let runtime = fibrant::runtime::Builder::new().workers(1).name("web").build().unwrap();
+    /// let thread = runtime.spawn(|| std::thread::current().name().map(str::to_owned));
+    /// assert_eq!(thread.join().unwrap().as_deref(), Some("web-0"));
+    /// ```
+    pub fn name(mut self, name: impl Into<String>) -> Builder {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// The stack size of fibers for which none is named; 256 KiB by default. `FIBRANT=stack=64k` sets it for programs that do
+    /// not.
+    ///
+    /// ```
+    /// let runtime = fibrant::runtime::Builder::new().workers(1).stack_size(1 << 20).build().unwrap();
+    /// runtime.spawn(|| { std::hint::black_box([0_u8; 500_000]); }).join().unwrap();
+    /// ```
+    pub fn stack_size(mut self, bytes: usize) -> Builder {
+        self.stack_size = Some(bytes);
+        self
+    }
+
+    /// Whether blocking calls of the C library are hooked in this runtime's fibers. There are no hooks yet, so this has no
+    /// effect; `FIBRANT=hooks=off` sets it for programs that do not.
+    ///
+    /// ```
+    /// let runtime = fibrant::runtime::Builder::new().workers(1).hooks(false).build().unwrap();
+    /// # drop(runtime);
+    /// ```
+    pub fn hooks(mut self, yes: bool) -> Builder {
+        self.hooks = Some(yes);
+        self
+    }
+
+    /// Prints the [dump](super::Handle::dump) to standard error, once, when no fiber could run for that long and no timer, event
+    /// or call on a real thread is pending. The program goes on. Off by default; `FIBRANT=deadlock=5s` sets it for programs that
+    /// do not.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let runtime = fibrant::runtime::Builder::new().workers(1).deadlock_after(Duration::from_secs(5)).build().unwrap();
+    /// # drop(runtime);
+    /// ```
+    pub fn deadlock_after(mut self, time: Duration) -> Builder {
+        self.deadlock_after = Some(time);
+        self
+    }
+
+    /// Makes the runtime's fibers light: they share the thread-locals of their worker. They all do for now, so this has no
+    /// effect yet.
+    ///
+    /// # Safety
+    ///
+    /// Nothing that the fibers run keeps state in thread-locals across a wait: two fibers of a worker would find each other's.
+    ///
+    /// ```
+    /// // SAFETY: the fibers run nothing that uses thread-locals.
+    /// let runtime = unsafe { fibrant::runtime::Builder::new().workers(1).light() }.build().unwrap();
+    /// # drop(runtime);
+    /// ```
+    pub unsafe fn light(self) -> Builder {
+        self
+    }
+
+    /// Makes the runtime and starts its threads.
+    ///
+    /// # Errors
+    ///
+    /// If there are to be no workers, the environment variable `FIBRANT` makes no sense, or the system refuses a thread or a
+    /// descriptor.
+    ///
+    /// ```
+    /// assert!(fibrant::runtime::Builder::new().workers(0).build().is_err());
+    /// ```
+    pub fn build(self) -> io::Result<Runtime> {
+        let settings = env::settings()?;
+        let workers = match self.workers.or(settings.workers) {
+            Some(0) => {
+                let problem = "a runtime needs a worker: ask for 1 or more";
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+            }
+            Some(number) => number,
+            None => thread::available_parallelism().map_or(1, usize::from),
+        };
+        let stack_size = match self.stack_size {
+            Some(bytes) => bytes,
+            None => fiber::default_stack_size()?,
+        };
+        let crew = Arc::new(Crew::new(
+            workers,
+            self.name.unwrap_or_else(|| "fibrant".to_owned()),
+            fiber::rounded_stack_size(stack_size)?,
+            self.deadlock_after.or(settings.deadlock_after),
+        )?);
+        let caller = if self.use_caller {
+            let reactor = Reactor::new(crew.desks[0])?;
+            Some(Caller::new(Worker::new(Arc::clone(&crew), 0, Box::new(reactor))))
+        } else {
+            None
+        };
+        let runtime = Runtime {
+            handle: Handle { crew },
+            caller,
+            threads: Mutex::default(),
+        };
+        // If one cannot be started, dropping the runtime ends those that were.
+        for index in usize::from(self.use_caller)..workers {
+            let thread = start_worker(Arc::clone(&runtime.handle.crew), index)?;
+            runtime
+                .threads
+                .lock()
+                .expect("nobody else knows it yet")
+                .push(thread);
+        }
+        Ok(runtime)
+    }
+}
+
+/// Starts a worker's thread, and returns when it is ready.
+fn start_worker(crew: Arc<Crew>, index: usize) -> io::Result<thread::JoinHandle<()>> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let name = format!("{}-{index}", crew.name);
+    let thread = thread::Builder::new().name(name).spawn(move || {
+        let reactor = match Reactor::new(crew.desks[index]) {
+            Ok(reactor) => reactor,
+            Err(error) => return drop(sender.send(Err(error))),
+        };
+        let worker = Worker::new(crew, index, Box::new(reactor));
+        // SAFETY: makes this thread's own sleeps end on time: by default the kernel may add 50 us.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+        worker.serve(move || drop(sender.send(Ok(()))));
+    })?;
+    match receiver.recv() {
+        Ok(Ok(())) => Ok(thread),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(io::Error::other("a worker's thread ended before it had begun")),
+    }
+}

@@ -1,0 +1,131 @@
+//! Real threads for calls that block: an elastic pool, shared by the process.
+//!
+//! A job takes an idle thread or, if there is none, a new one, up to [`MOST_THREADS`]; beyond that it waits in line. A thread
+//! that has had nothing to do for [`IDLE_TIMEOUT`] ends. Jobs that may wait for each other without end do not belong here: they
+//! could take all threads.
+
+use super::completion::ResultOwner;
+use super::crew::Crew;
+use super::scheduled::Scheduled;
+use crate::fiber::TaskRef;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// How many threads there are at most.
+const MOST_THREADS: usize = 512;
+
+/// How long a thread waits for the next job.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A function to be run on a real thread, and the runtime that waits for it at its end.
+struct Job {
+    task: TaskRef,
+    crew: Option<Arc<Crew>>,
+}
+
+struct Pool {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+}
+
+static POOL: Mutex<Pool> = Mutex::new(Pool {
+    jobs: VecDeque::new(),
+    threads: 0,
+    idle: 0,
+});
+static JOBS: Condvar = Condvar::new();
+
+fn pool() -> MutexGuard<'static, Pool> {
+    // Nothing panics halfway through a change.
+    POOL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a task on a real thread. The reference is the scheduler's.
+///
+/// # Safety
+/// The task is new, and what it runs may run on another thread.
+pub(crate) unsafe fn submit(task: TaskRef, crew: Option<Arc<Crew>>) -> io::Result<()> {
+    let job = Job { task, crew };
+    if let Some(crew) = &job.crew {
+        crew.note_offloaded();
+    }
+    let mut pool = pool();
+    pool.jobs.push_back(job);
+    if pool.idle >= pool.jobs.len() || pool.threads == MOST_THREADS {
+        JOBS.notify_one();
+        return Ok(());
+    }
+    pool.threads += 1;
+    drop(pool);
+    let spawned = thread::Builder::new()
+        .name("fibrant-blocking".to_owned())
+        .spawn(serve);
+    if let Err(error) = spawned {
+        let mut pool = self::pool();
+        pool.threads -= 1;
+        // If others are at work, one of them will come to it. Otherwise nobody would.
+        if pool.threads == 0 {
+            for job in std::mem::take(&mut pool.jobs) {
+                refuse(job, &error);
+            }
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// What a thread of the pool does.
+fn serve() {
+    let mut pool = pool();
+    loop {
+        while let Some(job) = pool.jobs.pop_front() {
+            drop(pool);
+            run(job);
+            pool = self::pool();
+        }
+        pool.idle += 1;
+        let (woken, timeout) = JOBS
+            .wait_timeout(pool, IDLE_TIMEOUT)
+            .unwrap_or_else(PoisonError::into_inner);
+        pool = woken;
+        pool.idle -= 1;
+        if timeout.timed_out() && pool.jobs.is_empty() {
+            pool.threads -= 1;
+            return;
+        }
+    }
+}
+
+fn run(job: Job) {
+    let scheduled = Scheduled::of(&job.task);
+    if job.task.wait.is_cancelled() {
+        // SAFETY: it has not run.
+        unsafe { scheduled.refuse(Box::new(super::cancel::Cancelled::new())) };
+    } else {
+        // SAFETY: it is run once, here.
+        unsafe { scheduled.run() };
+    }
+    end(job);
+}
+
+fn refuse(job: Job, error: &io::Error) {
+    // SAFETY: it has not run.
+    unsafe { Scheduled::of(&job.task).refuse(Box::new(format!("no thread to run it on: {error}"))) };
+    end(job);
+}
+
+fn end(job: Job) {
+    let scheduled = Scheduled::of(&job.task);
+    // SAFETY: it ends once.
+    if unsafe { scheduled.completion.complete() } == ResultOwner::Completer {
+        // SAFETY: the result is in place and nobody else's.
+        unsafe { scheduled.drop_result() };
+    }
+    if let Some(crew) = &job.crew {
+        crew.note_offload_ended();
+    }
+}

@@ -1,0 +1,150 @@
+//! Threads of the user's own that are workers for a while.
+//!
+//! `run` and `Runtime::run` make the calling thread a worker: the closure that they are given becomes its root fiber, on the
+//! thread's own stack. In a `use_caller` runtime that is worker 0, which then belongs to that thread: nobody else drives it, and
+//! whatever waits for one of its fibers on that thread must do so. In other runtimes it is a *guest*, a worker for as long as
+//! the closure takes.
+
+use super::alarm::Alarm;
+use super::driver::Timed;
+use super::scheduled::{Making, Scheduled};
+use super::worker::Worker;
+use crate::clock;
+use crate::fiber::{TaskRef, Thread};
+use std::cell::RefCell;
+use std::panic::{self, AssertUnwindSafe, Location};
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::{self, ThreadId};
+
+/// A worker that a thread of the user's drives.
+pub(crate) struct Caller {
+    worker: Worker,
+    /// The thread that it belongs to, once there is one.
+    owner: OnceLock<ThreadId>,
+}
+
+// SAFETY: the worker is touched by its owner only, which every function here checks.
+unsafe impl Send for Caller {}
+// SAFETY: as above.
+unsafe impl Sync for Caller {}
+
+thread_local! {
+    /// The workers that belong to this thread. Only looked at outside fibers.
+    static OWN: RefCell<Vec<Weak<Caller>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Caller {
+    /// A worker that will belong to the first thread that enters it. It must not have been used yet.
+    pub(crate) fn new(worker: Worker) -> Arc<Caller> {
+        Arc::new(Caller {
+            worker,
+            owner: OnceLock::new(),
+        })
+    }
+
+    /// Makes the worker belong to the calling thread, if it belongs to nobody yet. Returns whether it does.
+    pub(crate) fn claim(self: &Arc<Caller>) -> bool {
+        let me = thread::current().id();
+        let owner = self.owner.get_or_init(|| {
+            OWN.with_borrow_mut(|own| {
+                own.retain(|caller| caller.strong_count() > 0);
+                own.push(Arc::downgrade(self));
+            });
+            me
+        });
+        *owner == me
+    }
+
+    /// Runs `f` as the root fiber of the worker, on this thread. The worker belongs to this thread, which is no worker now.
+    #[track_caller]
+    pub(crate) fn enter<R>(self: &Arc<Caller>, f: impl FnOnce() -> R) -> R {
+        assert!(
+            self.claim(),
+            "a worker is entered by the thread that it belongs to"
+        );
+        enter(&self.worker, f)
+    }
+
+    /// Runs the worker's fibers on this thread while `more` says so, at most until then.
+    pub(crate) fn drive(self: &Arc<Caller>, deadline: u64, more: impl Fn(&Worker) -> bool) {
+        assert!(
+            self.claim(),
+            "a worker is driven by the thread that it belongs to"
+        );
+        let worker = &self.worker;
+        // Does nothing, but ends the worker's sleep.
+        let timed = Timed {
+            alarm: Alarm::new(),
+            expire: |_, _| {},
+        };
+        worker.man(|| {
+            if deadline != clock::NEVER {
+                // SAFETY: it is new, and stays here until it has expired or is disarmed below.
+                unsafe { worker.driver.arm(NonNull::from(&timed), deadline) };
+            }
+            worker.drive(|| more(worker) && (deadline == clock::NEVER || clock::now() < deadline));
+            if timed.alarm.is_armed() {
+                // SAFETY: it is armed, here.
+                unsafe { worker.driver.disarm(NonNull::from(&timed)) };
+            }
+        });
+    }
+
+    /// Gives up what is left: see [`Worker::abandon_rest`].
+    pub(crate) fn abandon_rest(self: &Arc<Caller>) {
+        assert!(
+            self.claim(),
+            "a worker is given up by the thread that it belongs to"
+        );
+        self.worker.abandon_rest();
+    }
+
+    /// How many started fibers it has.
+    pub(crate) fn started(&self) -> usize {
+        self.worker.desk.roster.started()
+    }
+}
+
+/// The worker of the calling thread's own that may be the one to run this fiber, if there is one.
+pub(super) fn own_worker_of(fiber: &Scheduled) -> Option<Arc<Caller>> {
+    let desk = fiber.owner()?;
+    OWN.with_borrow(|own| {
+        own.iter()
+            .filter_map(Weak::upgrade)
+            .find(|caller| caller.worker.crew.index_of(desk).is_some())
+    })
+}
+
+/// Runs `f` as the root fiber of a worker that this thread is for as long as that takes.
+#[track_caller]
+fn enter<R>(worker: &Worker, f: impl FnOnce() -> R) -> R {
+    let making = Making {
+        id: Thread::with(Thread::next_id),
+        name: thread::current().name().map(Arc::from),
+        spawned_at: Location::caller(),
+        stack_size: 0,
+        is_bound: true,
+        scope: None,
+    };
+    worker.man(|| {
+        // SAFETY: what it would run is nothing; the closure runs here, on the thread's own stack.
+        let (root, task) = unsafe { Scheduled::make(making, || ()) };
+        let scheduled = Scheduled::of(&task);
+        scheduled.context.set(ptr::from_ref(&worker.context));
+        scheduled.set_owner(worker.desk);
+        // SAFETY: it is new, and removed below.
+        unsafe { worker.desk.roster.add_started(root) };
+        worker.set_root(Some(root));
+        worker.set_fiber(Some(root));
+        let result = panic::catch_unwind(AssertUnwindSafe(f));
+        worker.set_fiber(None);
+        worker.set_root(None);
+        // SAFETY: it was added above. The scheduler's reference ends here; others may keep theirs.
+        unsafe {
+            worker.desk.roster.remove(root);
+            drop(TaskRef::from_raw(NonNull::cast(root)));
+        }
+        result.unwrap_or_else(|payload| panic::resume_unwind(payload))
+    })
+}

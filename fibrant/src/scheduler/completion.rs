@@ -1,0 +1,128 @@
+//! How a fiber's end is announced, and to whom.
+//!
+//! The fiber completes once. At most one party waits for it at a time, the holder of its join handle: a fiber, or a plain
+//! thread. The state tells who owns the waiter's cell and, in the end, the fiber's result:
+//!
+//! - **Open**: it has not ended and nobody waits. The cell is the joiner's.
+//! - **Awaited**: a waiter is in the cell, which is the completing side's. The joiner may take it back ([`forget`]).
+//! - **Detached**: it has not ended, and nobody will ever ask: the completing side drops the result.
+//! - **Done**: it has ended; the result is the joiner's, the cell is whoever's it was.
+//!
+//! [`forget`]: Completion::forget
+
+use super::waker::Waker;
+use crate::primitives::atomic::{
+    AtomicU8,
+    Ordering::{AcqRel, Acquire},
+};
+use std::cell::UnsafeCell;
+
+const OPEN: u8 = 0;
+const AWAITED: u8 = 1;
+const DETACHED: u8 = 2;
+const DONE: u8 = 3;
+
+/// Whether a fiber has ended, and who waits for that.
+pub(crate) struct Completion {
+    state: AtomicU8,
+    waiter: UnsafeCell<Option<Waker>>,
+}
+
+/// Who owns the result of a fiber that has just completed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ResultOwner {
+    /// The holder of the join handle.
+    Joiner,
+    /// Nobody else: the completing side drops it.
+    Completer,
+}
+
+impl Completion {
+    pub(crate) fn new() -> Completion {
+        Completion {
+            state: AtomicU8::new(OPEN),
+            waiter: UnsafeCell::new(None),
+        }
+    }
+
+    /// Whether the fiber has ended.
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        self.state.load(Acquire) == DONE
+    }
+
+    /// Asks to be woken when the fiber ends; false if it has ended.
+    ///
+    /// # Safety
+    /// The caller is the joiner, and has forgotten its last waiter.
+    #[inline]
+    pub(crate) unsafe fn wait(&self, waiter: Waker) -> bool {
+        if self.is_done() {
+            return false;
+        }
+        // SAFETY: in Open and Done the cell is the joiner's, and it is in one of them: its last waiter was taken back.
+        unsafe { *self.waiter.get() = Some(waiter) };
+        if self
+            .state
+            .compare_exchange(OPEN, AWAITED, AcqRel, Acquire)
+            .is_ok()
+        {
+            return true;
+        }
+        // SAFETY: it is Done: the cell was never given away.
+        unsafe { *self.waiter.get() = None };
+        false
+    }
+
+    /// Takes the waiter back: the joiner does not wait any more.
+    ///
+    /// # Safety
+    /// The caller is the joiner.
+    pub(crate) unsafe fn forget(&self) {
+        if self
+            .state
+            .compare_exchange(AWAITED, OPEN, AcqRel, Acquire)
+            .is_ok()
+        {
+            // SAFETY: in Open the cell is the joiner's.
+            unsafe { *self.waiter.get() = None };
+        }
+    }
+
+    /// The joiner goes away. Returns whether the result is there, and the joiner's to drop.
+    ///
+    /// # Safety
+    /// The caller is the joiner, does not wait, and does not come back.
+    pub(crate) unsafe fn detach(&self) -> bool {
+        self.state
+            .compare_exchange(OPEN, DETACHED, AcqRel, Acquire)
+            .is_err()
+    }
+
+    /// The fiber has ended and its result is in place: wakes who waits.
+    ///
+    /// # Safety
+    /// Called once.
+    #[inline]
+    pub(crate) unsafe fn complete(&self) -> ResultOwner {
+        match self.state.swap(DONE, AcqRel) {
+            AWAITED => {
+                // SAFETY: the state was Awaited, so the cell was the completing side's; the joiner finds Done and leaves it.
+                if let Some(waiter) = unsafe { (*self.waiter.get()).take() } {
+                    waiter.wake();
+                }
+                ResultOwner::Joiner
+            }
+            DETACHED => ResultOwner::Completer,
+            _ => ResultOwner::Joiner,
+        }
+    }
+}
+
+impl std::fmt::Debug for Completion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Completion")
+            .field("is_done", &self.is_done())
+            .finish_non_exhaustive()
+    }
+}

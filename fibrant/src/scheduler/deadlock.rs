@@ -1,0 +1,45 @@
+//! Help with deadlocks, for those who ask for it: when nothing has been able to run for a while and nothing is pending that
+//! could change it, the dump is printed, once. The program goes on: a plain thread may yet unpark somebody.
+//!
+//! [`Worker::sleep`](super::worker::Worker::sleep) calls it.
+
+use super::worker::Worker;
+use crate::clock;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// How long the worker may sleep before it looks.
+pub(super) fn next_look(worker: &Worker) -> Option<u64> {
+    let patience = worker.crew.deadlock_after?;
+    if worker.crew.deadlock_reported.load(Relaxed) {
+        return None;
+    }
+    let idle_since = worker.desk.idle_since.load(Relaxed);
+    Some(idle_since.saturating_add(clock::nanoseconds(patience)))
+}
+
+/// Looks whether nothing has moved for too long, and says so.
+pub(super) fn look(worker: &Worker) {
+    let crew = &worker.crew;
+    let Some(patience) = crew.deadlock_after else {
+        return;
+    };
+    let since = worker.now().saturating_sub(clock::nanoseconds(patience));
+    let stuck = crew.desks.iter().all(|desk| {
+        let idle_since = desk.idle_since.load(Relaxed);
+        let is_idle = !desk.is_manned.load(Relaxed) || (idle_since != 0 && idle_since <= since);
+        is_idle
+            && desk.inbox().is_empty()
+            && desk.roster.first_stamp() == u64::MAX
+            && desk.alarms.load(Relaxed) == 0
+            && desk.events.load(Relaxed) == 0
+    });
+    let waiting: usize = crew.desks.iter().map(|desk| desk.roster.started()).sum();
+    if stuck && waiting > 0 && !crew.has_outside_work() && !crew.deadlock_reported.swap(true, Relaxed) {
+        eprintln!(
+            "fibrant: no fiber of '{}' could run for {patience:?}, and no timer, event or offloaded call is pending; \
+             they wait for each other, or for another thread:\n{}",
+            crew.name,
+            super::dump::Dump::of(crew)
+        );
+    }
+}

@@ -1,0 +1,131 @@
+//! The scheduler: workers that run fibers, and everything that makes a fiber wait or go on.
+//!
+//! The runtime, the I/O manager and the timers call it; it calls [`fiber`](crate::fiber) and [`context`](crate::context). The
+//! files, from the outside in:
+//!
+//! - [`join`], [`scope`], [`cancel`], [`dump`]: what users see of it;
+//! - [`caller`]: threads of the user's that are workers for a while; [`blocking`]: real threads for what blocks;
+//! - [`crew`]: what the workers of a runtime share; [`worker`]: one of them, and whose turn it is; [`turn`]: switching, and
+//!   the one function that waits;
+//! - [`desk`]: the part of a worker that others may touch: its [`inbox`] and its [`roster`]; [`queue`]: its run queue;
+//! - [`scheduled`]: a fiber as it is kept here; [`completion`] and [`waker`]: how its end is announced;
+//! - [`driver`] and [`alarm`]: what a worker sleeps in, and deadlines, as the layer above provides them;
+//! - [`deadlock`]: help for those who ask.
+//!
+//! # How a fiber waits
+//!
+//! One protocol for everything: the fiber begins a wait, which has a number, tells somebody that number, and gives way. Events,
+//! deadlines, unparks and cancels race to claim the wait; who wins puts the fiber into the queue of the one worker that it
+//! belongs to, by way of the inbox if that is another thread's. Only that worker ever switches to it: a fiber cannot be resumed
+//! before it has left its stack, because the worker that would do it is the one that it runs on.
+
+mod alarm;
+mod blocking;
+mod caller;
+mod cancel;
+mod completion;
+mod crew;
+mod deadlock;
+mod desk;
+mod driver;
+mod dump;
+mod inbox;
+mod join;
+mod queue;
+mod roster;
+mod scheduled;
+mod scope;
+mod turn;
+mod waker;
+mod worker;
+
+pub use cancel::{Cancelled, DeferCancel, Elapsed, defer_cancel, timeout};
+pub use dump::{Dump, FiberDump, WorkerDump};
+pub use join::JoinHandle;
+
+pub(crate) use alarm::Alarm;
+pub(crate) use blocking::submit;
+pub(crate) use caller::Caller;
+pub(crate) use crew::{Crew, Phase};
+pub(crate) use desk::Desk;
+pub(crate) use driver::{Driver, Timed};
+pub(crate) use scheduled::{Making, Scheduled};
+pub(crate) use scope::ScopeData;
+pub(crate) use turn::{WaitEnd, Waiting};
+pub(crate) use worker::Worker;
+
+use crate::clock;
+use crate::fiber::WaitReason;
+use std::time::Duration;
+
+/// Lets every other fiber of this worker that can run have a turn first. On a thread that runs no fibers it is
+/// [`std::thread::yield_now`].
+///
+/// ```
+/// use std::cell::Cell;
+/// use std::rc::Rc;
+///
+/// fibrant::run(|| {
+///     let done = Rc::new(Cell::new(false));
+///     let other = fibrant::spawn_local({
+///         let done = Rc::clone(&done);
+///         move || done.set(true)
+///     });
+///     while !done.get() {
+///         fibrant::yield_now();
+///     }
+///     other.join().unwrap();
+/// });
+/// ```
+#[inline]
+pub fn yield_now() {
+    match Worker::current() {
+        Some(worker) if worker.fiber().is_some() => worker.yield_now(),
+        _ => std::thread::yield_now(),
+    }
+}
+
+/// Sleeps at least that long, and lets other fibers run. On a thread that runs no fibers it is [`std::thread::sleep`]. A
+/// cancelled fiber unwinds.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+///
+/// fibrant::run(|| {
+///     let start = Instant::now();
+///     let sleepers: Vec<_> = (0..1000)
+///         .map(|_| fibrant::spawn(|| fibrant::sleep(Duration::from_millis(20))))
+///         .collect();
+///     sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
+///     assert!(start.elapsed() >= Duration::from_millis(20)); // not 1,000 times that
+/// });
+/// ```
+pub fn sleep(duration: Duration) {
+    match Worker::current() {
+        Some(worker) if worker.fiber().is_some() => {
+            let waiting = Waiting {
+                reason: WaitReason::Sleeping,
+                park: false,
+                interruptible: true,
+                deadline: clock::after(duration),
+            };
+            if let WaitEnd::Interrupted(interruption) = worker.wait(waiting, |_, _| {}) {
+                interruption.unwind();
+            }
+        }
+        _ => std::thread::sleep(duration),
+    }
+}
+
+/// Parks the fiber that runs on this worker.
+fn park(worker: &Worker, timeout: Option<Duration>) {
+    let waiting = Waiting {
+        reason: WaitReason::Parked,
+        park: true,
+        interruptible: true,
+        deadline: timeout.map_or(clock::NEVER, clock::after),
+    };
+    if let WaitEnd::Interrupted(interruption) = worker.wait(waiting, |_, _| {}) {
+        interruption.unwind();
+    }
+}

@@ -1,0 +1,73 @@
+//! A worker's run queue: its started fibers that can go on, first in, first out.
+//!
+//! Only the worker's thread uses it, so nothing here is atomic. A fiber is linked through its own memory: queueing
+//! allocates nothing.
+
+use super::scheduled::Scheduled;
+use crate::primitives::atomic::Ordering::Relaxed;
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+
+/// A queue of fibers.
+pub(super) struct Queue {
+    first: Cell<*mut Scheduled>,
+    last: Cell<*mut Scheduled>,
+    length: Cell<usize>,
+}
+
+impl Queue {
+    pub(super) fn new() -> Queue {
+        Queue {
+            first: Cell::new(ptr::null_mut()),
+            last: Cell::new(ptr::null_mut()),
+            length: Cell::new(0),
+        }
+    }
+
+    /// Appends a fiber with this stamp.
+    ///
+    /// # Safety
+    /// It has not ended, is in no queue or inbox, and belongs to this worker.
+    #[inline]
+    pub(super) unsafe fn push(&self, fiber: NonNull<Scheduled>, stamp: u64) {
+        // SAFETY: a fiber that has not ended is alive.
+        let pushed = unsafe { fiber.as_ref() };
+        pushed.next.store(ptr::null_mut(), Relaxed);
+        pushed.stamp.set(stamp);
+        match NonNull::new(self.last.replace(fiber.as_ptr())) {
+            // SAFETY: it is in the queue, so it has not ended.
+            Some(last) => unsafe { last.as_ref() }.next.store(fiber.as_ptr(), Relaxed),
+            None => self.first.set(fiber.as_ptr()),
+        }
+        self.length.set(self.length.get() + 1);
+    }
+
+    /// Takes the first fiber.
+    #[inline]
+    pub(super) fn pop(&self) -> Option<NonNull<Scheduled>> {
+        let first = NonNull::new(self.first.get())?;
+        // SAFETY: it is in the queue, so it has not ended.
+        let next = unsafe { first.as_ref() }.next.load(Relaxed);
+        self.first.set(next);
+        if next.is_null() {
+            self.last.set(ptr::null_mut());
+        }
+        self.length.set(self.length.get() - 1);
+        Some(first)
+    }
+
+    /// The stamp of the first fiber; higher than any if there is none.
+    #[inline]
+    pub(super) fn first_stamp(&self) -> u64 {
+        match NonNull::new(self.first.get()) {
+            // SAFETY: it is in the queue, so it has not ended.
+            Some(first) => unsafe { first.as_ref() }.stamp.get(),
+            None => u64::MAX,
+        }
+    }
+
+    /// How many fibers are in it.
+    pub(super) fn length(&self) -> usize {
+        self.length.get()
+    }
+}

@@ -1,0 +1,329 @@
+//! A worker's roster: all fibers that are with it, behind one small lock.
+//!
+//! - **fresh**: spawned, not started, free to go: other workers steal from here;
+//! - **bound**: not started, but meant for this worker;
+//! - **started**: they stay with this worker until they end.
+//!
+//! The spawner adds to it, the worker moves a fiber from one list to the next when it starts and removes it when it ends,
+//! thieves take half of the fresh ones, and dumps read it. A fiber is linked through its own memory, so that the one that its
+//! parent joins can be taken out of the middle: this is why it is not one of crossbeam's deques. The lock is taken three
+//! times in a fiber's life and hardly ever contended.
+//!
+//! The worker looks at the stamp of the first fiber of each list, to see whose turn it is, without the lock: it may see it a
+//! little late.
+
+use crate::primitives::Mutex;
+use crate::primitives::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::cell::Cell;
+use std::ptr::NonNull;
+use std::sync::PoisonError;
+
+/// Something that can be on a roster: it has room for its links.
+///
+/// # Safety
+/// The place is used by the roster alone.
+pub(crate) unsafe trait Member: Sized {
+    /// Where it is on a roster.
+    fn station(&self) -> &Station<Self>;
+}
+
+/// A member's place on a roster. Guarded by the lock of the roster that it is on.
+pub(crate) struct Station<T> {
+    previous: Cell<Option<NonNull<T>>>,
+    next: Cell<Option<NonNull<T>>>,
+    place: Cell<Place>,
+    /// Its stamp: a rising number of its worker's.
+    stamp: Cell<u64>,
+}
+
+/// Which list a member is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// None.
+    Nowhere,
+    /// Not started, free to go.
+    Fresh,
+    /// Not started, meant for this worker.
+    Bound,
+    /// Started.
+    Started,
+}
+
+impl<T> Station<T> {
+    /// A place on no roster.
+    pub(crate) fn nowhere() -> Station<T> {
+        Station {
+            previous: Cell::new(None),
+            next: Cell::new(None),
+            place: Cell::new(Place::Nowhere),
+            stamp: Cell::new(0),
+        }
+    }
+}
+
+/// The fibers of one worker.
+pub(crate) struct Roster<T> {
+    lists: Mutex<Lists<T>>,
+    /// The stamp of the first fresh member and of the first bound one, or higher than any.
+    fresh_stamp: AtomicU64,
+    bound_stamp: AtomicU64,
+    /// How many are fresh, and how many have started.
+    fresh: AtomicUsize,
+    started: AtomicUsize,
+}
+
+struct Lists<T> {
+    fresh: List<T>,
+    bound: List<T>,
+    started: List<T>,
+}
+
+// SAFETY: the lists hold pointers to members that anyone may be handed: a member that has not started may start on any
+// thread (or is bound, and only its worker takes it out), and one that has started is only looked at.
+unsafe impl<T> Send for Lists<T> {}
+
+impl<T: Member> Roster<T> {
+    pub(crate) fn new() -> Roster<T> {
+        Roster {
+            lists: Mutex::new(Lists {
+                fresh: List::new(Place::Fresh),
+                bound: List::new(Place::Bound),
+                started: List::new(Place::Started),
+            }),
+            fresh_stamp: AtomicU64::new(u64::MAX),
+            bound_stamp: AtomicU64::new(u64::MAX),
+            fresh: AtomicUsize::new(0),
+            started: AtomicUsize::new(0),
+        }
+    }
+
+    /// Calls `f` with the lists, and publishes what others look at without the lock.
+    fn with<R>(&self, f: impl FnOnce(&mut Lists<T>) -> R) -> R {
+        // Nothing panics halfway through a change, so a poisoned lock still guards sound lists.
+        let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = f(&mut lists);
+        publish(&self.fresh_stamp, lists.fresh.first_stamp());
+        publish(&self.bound_stamp, lists.bound.first_stamp());
+        self.fresh.store(lists.fresh.length, Relaxed);
+        self.started.store(lists.started.length, Relaxed);
+        result
+    }
+
+    /// Adds members that have not started. `own` is called with each under the lock.
+    ///
+    /// # Safety
+    /// They are valid until they are taken out, are on no roster, and may start on the thread of whoever takes them: of this
+    /// worker, if they are bound.
+    pub(crate) unsafe fn add(
+        &self,
+        members: impl IntoIterator<Item = NonNull<T>>,
+        bound: bool,
+        stamp: u64,
+        mut own: impl FnMut(NonNull<T>),
+    ) -> usize {
+        self.with(|lists| {
+            let list = if bound { &mut lists.bound } else { &mut lists.fresh };
+            let before = list.length;
+            for member in members {
+                own(member);
+                // SAFETY: valid and on no list, by the caller's promise.
+                unsafe { list.append(member, stamp) };
+            }
+            list.length - before
+        })
+    }
+
+    /// Adds one that is started already.
+    ///
+    /// # Safety
+    /// It is valid until it is taken out, and on no roster.
+    pub(crate) unsafe fn add_started(&self, member: NonNull<T>) {
+        // SAFETY: by the caller's promise.
+        self.with(|lists| unsafe { lists.started.append(member, 0) });
+    }
+
+    /// The stamp of the member that is next to start; higher than any if there is none.
+    #[inline]
+    pub(crate) fn first_stamp(&self) -> u64 {
+        self.fresh_stamp.load(Relaxed).min(self.bound_stamp.load(Relaxed))
+    }
+
+    /// Takes the member that is next to start: it counts as started.
+    pub(crate) fn start_next(&self) -> Option<NonNull<T>> {
+        self.with(|lists| {
+            let list = if lists.fresh.first_stamp() <= lists.bound.first_stamp() {
+                &mut lists.fresh
+            } else {
+                &mut lists.bound
+            };
+            let member = list.take_first()?;
+            // SAFETY: it was on this roster, so it is valid, and is on no list now.
+            unsafe { lists.started.append(member, 0) };
+            Some(member)
+        })
+    }
+
+    /// Takes this member, out of its turn, if it has not started and is on this roster, which `is_here` says under the lock.
+    pub(crate) fn start(&self, member: NonNull<T>, is_here: impl FnOnce() -> bool) -> bool {
+        self.with(|lists| {
+            if !is_here() {
+                return false;
+            }
+            // SAFETY: it is on this roster, so it is valid, and its place is guarded by the lock that is held.
+            let list = match unsafe { member.as_ref() }.station().place.get() {
+                Place::Fresh => &mut lists.fresh,
+                Place::Bound => &mut lists.bound,
+                Place::Started | Place::Nowhere => return false,
+            };
+            // SAFETY: it is in that list, by its place.
+            unsafe {
+                list.remove(member);
+                lists.started.append(member, 0);
+            }
+            true
+        })
+    }
+
+    /// Removes a started member.
+    ///
+    /// # Safety
+    /// It is among this roster's started ones.
+    pub(crate) unsafe fn remove(&self, member: NonNull<T>) {
+        // SAFETY: by the caller's promise.
+        self.with(|lists| unsafe { lists.started.remove(member) });
+    }
+
+    /// Moves half of the fresh members, the ones that have waited longest, to another roster. `own` is called with each
+    /// before anyone can find it there. Returns how many.
+    pub(crate) fn steal(&self, into: &Roster<T>, stamp: u64, mut own: impl FnMut(NonNull<T>)) -> usize {
+        let mut loot = List::new(Place::Nowhere);
+        self.with(|lists| {
+            for _ in 0..lists.fresh.length.div_ceil(2) {
+                let Some(member) = lists.fresh.take_first() else {
+                    break;
+                };
+                own(member);
+                // SAFETY: it was on this roster, so it is valid, and is on no list now.
+                unsafe { loot.append(member, stamp) };
+            }
+        });
+        if loot.length == 0 {
+            return 0;
+        }
+        let next = std::iter::from_fn(|| loot.take_first());
+        // SAFETY: they were fresh here, so they are valid, free to go, and now on no list.
+        unsafe { into.add(next, false, stamp, |_| {}) }
+    }
+
+    /// Calls `f` with each member and its place, under the lock: `f` must not come back here.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(NonNull<T>, Place)) {
+        self.with(|lists| {
+            for list in [&lists.started, &lists.bound, &lists.fresh] {
+                let mut next = list.first;
+                while let Some(member) = next {
+                    // SAFETY: it is in the list, so it is valid.
+                    next = unsafe { member.as_ref() }.station().next.get();
+                    f(member, list.place);
+                }
+            }
+        });
+    }
+
+    /// Whether there is something to steal, seen under the lock: whoever adds something afterwards sees what the caller did
+    /// before.
+    pub(crate) fn has_fresh(&self) -> bool {
+        self.with(|lists| lists.fresh.length > 0)
+    }
+
+    /// Whether something waits to be started, seen under the lock.
+    pub(crate) fn has_unstarted(&self) -> bool {
+        self.with(|lists| lists.fresh.length + lists.bound.length > 0)
+    }
+
+    /// How many fresh members there are, about.
+    pub(crate) fn fresh(&self) -> usize {
+        self.fresh.load(Relaxed)
+    }
+
+    /// How many started members there are, about.
+    #[inline]
+    pub(crate) fn started(&self) -> usize {
+        self.started.load(Relaxed)
+    }
+}
+
+/// Stores a number that others look at, if it has changed: most often it has not, and they keep their copy.
+fn publish(place: &AtomicU64, number: u64) {
+    if place.load(Relaxed) != number {
+        place.store(number, Relaxed);
+    }
+}
+
+/// A doubly linked list through its members.
+struct List<T> {
+    first: Option<NonNull<T>>,
+    last: Option<NonNull<T>>,
+    length: usize,
+    place: Place,
+}
+
+impl<T: Member> List<T> {
+    fn new(place: Place) -> List<T> {
+        List {
+            first: None,
+            last: None,
+            length: 0,
+            place,
+        }
+    }
+
+    fn first_stamp(&self) -> u64 {
+        // SAFETY: what is in a list is valid.
+        self.first
+            .map_or(u64::MAX, |first| unsafe { first.as_ref() }.station().stamp.get())
+    }
+
+    /// # Safety
+    /// The member is valid until it is removed, and in no list.
+    unsafe fn append(&mut self, member: NonNull<T>, stamp: u64) {
+        // SAFETY: valid by the caller's promise.
+        let station = unsafe { member.as_ref() }.station();
+        station.place.set(self.place);
+        station.stamp.set(stamp);
+        station.previous.set(self.last);
+        station.next.set(None);
+        match self.last.replace(member) {
+            // SAFETY: what is in a list is valid.
+            Some(last) => unsafe { last.as_ref() }.station().next.set(Some(member)),
+            None => self.first = Some(member),
+        }
+        self.length += 1;
+    }
+
+    fn take_first(&mut self) -> Option<NonNull<T>> {
+        let first = self.first?;
+        // SAFETY: it is in this list.
+        unsafe { self.remove(first) };
+        Some(first)
+    }
+
+    /// # Safety
+    /// The member is in this list.
+    unsafe fn remove(&mut self, member: NonNull<T>) {
+        // SAFETY: it is in this list, so it is valid.
+        let station = unsafe { member.as_ref() }.station();
+        let (previous, next) = (station.previous.take(), station.next.take());
+        match previous {
+            // SAFETY: so are its neighbours.
+            Some(previous) => unsafe { previous.as_ref() }.station().next.set(next),
+            None => self.first = next,
+        }
+        match next {
+            // SAFETY: so are its neighbours.
+            Some(next) => unsafe { next.as_ref() }.station().previous.set(previous),
+            None => self.last = previous,
+        }
+        station.place.set(Place::Nowhere);
+        self.length -= 1;
+    }
+}

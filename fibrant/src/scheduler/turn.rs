@@ -1,0 +1,384 @@
+//! Turns: how the processor passes from one fiber to the next, and how a fiber begins and ends.
+//!
+//! A fiber that gives way switches straight to the one whose turn it is. Only if it is time to poll, or nobody can run, does
+//! it switch to the worker's own context, where [`Worker::drive`] goes on. The closure given to `run` is a fiber, too, the
+//! *root*: it lives on the thread's own stack, so when it waits it drives the worker from right there, until it is its turn.
+//!
+//! A fiber that ends does not give its stack back if a new one is next: that one begins on the same stack, without any
+//! switch. Otherwise its stack goes to the thread's cache while it still stands on it ([`Cache::put_when_leaving`]), and it
+//! leaves for good.
+//!
+//! [`Cache::put_when_leaving`]: crate::context::stack::Cache::put_when_leaving
+
+use super::alarm::Alarm;
+use super::completion::ResultOwner;
+use super::crew::Phase;
+use super::desk::Desk;
+use super::driver::Timed;
+use super::scheduled::Scheduled;
+use super::worker::{Pick, Worker};
+use crate::clock;
+use crate::context::{self, Context};
+use crate::fiber::{Block, NoWait, Outcome, Task, TaskRef, WaitKind, WaitNumber, WaitReason};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A wait that is about to begin.
+pub(crate) struct Waiting {
+    /// What dumps show.
+    pub(crate) reason: WaitReason,
+    /// Whether `unpark` ends it.
+    pub(crate) park: bool,
+    /// Whether cancelling the fiber, or the end of a [`timeout`](crate::timeout) around it, ends it.
+    pub(crate) interruptible: bool,
+    /// When it ends at the latest: nanoseconds of the monotonic clock.
+    pub(crate) deadline: u64,
+}
+
+/// How a wait has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitEnd {
+    /// What the fiber waited for has happened.
+    Woken,
+    /// The wait's own deadline came first.
+    TimedOut,
+    /// What it waited on was closed.
+    Closed,
+    /// The fiber is to unwind: it was cancelled, or the time of a `timeout` around the wait is up. The caller cleans up and
+    /// then calls [`Interruption::unwind`](super::cancel::Interruption::unwind).
+    Interrupted(super::cancel::Interruption),
+}
+
+/// A deadline of a wait, on the stack of the fiber that waits.
+#[repr(C)]
+struct WaitDeadline {
+    timed: Timed,
+    task: NonNull<Task>,
+    number: WaitNumber,
+}
+
+impl Worker {
+    /// Makes the running fiber wait. `announce` tells whoever is to end the wait its number; it must not wait itself. Whatever
+    /// `announce` has set up is the caller's to take down afterwards.
+    pub(crate) fn wait(&self, waiting: Waiting, announce: impl FnOnce(&Task, WaitNumber)) -> WaitEnd {
+        let fiber = self.fiber().expect("what waits here is a fiber");
+        let interruptible = waiting.interruptible && fiber.can_be_interrupted(self.thread());
+        let kind = WaitKind {
+            park: waiting.park,
+            cancellable: interruptible,
+        };
+        let number = match fiber.task.wait.begin(kind) {
+            Ok(number) => number,
+            Err(NoWait::Token) => return WaitEnd::Woken,
+            Err(NoWait::Cancelled) => return WaitEnd::Interrupted(super::cancel::Interruption::Cancel),
+        };
+        fiber.task.note_reason(waiting.reason, self.now());
+        self.thread().counters.park(waiting.reason.kind()).increment();
+        let limit = if interruptible {
+            fiber.deadline.get()
+        } else {
+            clock::NEVER
+        };
+        let deadline = WaitDeadline {
+            timed: Timed {
+                alarm: Alarm::new(),
+                expire: WaitDeadline::expire,
+            },
+            task: NonNull::from(&fiber.task),
+            number,
+        };
+        // Armed before anyone is told: whoever ends the wait may do so at once, and then finds it as it will be.
+        let when = waiting.deadline.min(limit);
+        let timed = NonNull::from(&deadline.timed);
+        if when != clock::NEVER {
+            // SAFETY: it is new, and stays here until it is disarmed below or has expired: this frame stays.
+            unsafe { self.driver.arm(timed, when) };
+        }
+        announce(&fiber.task, number);
+        self.give_way();
+        if deadline.timed.alarm.is_armed() {
+            // SAFETY: it is armed, with this worker's driver: a fiber that waits stays with its worker.
+            unsafe { self.driver.disarm(timed) };
+        }
+        match fiber.task.wait.outcome() {
+            Outcome::Woken => WaitEnd::Woken,
+            Outcome::Closed => WaitEnd::Closed,
+            Outcome::Cancelled => WaitEnd::Interrupted(super::cancel::Interruption::Cancel),
+            Outcome::TimedOut if limit < waiting.deadline => {
+                WaitEnd::Interrupted(super::cancel::Interruption::TimeUp)
+            }
+            Outcome::TimedOut => WaitEnd::TimedOut,
+        }
+    }
+
+    /// Lets everyone else who can run have a turn first.
+    #[inline]
+    pub(super) fn yield_now(&self) {
+        let fiber = NonNull::from(self.fiber().expect("what yields here is a fiber"));
+        // SAFETY: it runs, so it is this worker's and in no queue.
+        unsafe { self.enqueue(fiber) };
+        self.give_way();
+    }
+
+    /// Leaves the running fiber, which is in a queue or will be put into one, until it is its turn.
+    #[inline]
+    fn give_way(&self) {
+        let fiber = NonNull::from(self.fiber().expect("what gives way is a fiber"));
+        let innermost = self.thread().current();
+        if self.root() == Some(fiber) {
+            self.thread().set_current(None);
+            self.drive(|| true);
+        } else {
+            match self.pick() {
+                Pick::Started(next) if next == fiber => return,
+                pick => {
+                    let next = self.target(pick);
+                    // SAFETY: it has started and is not the root, so its context is in the block at the top of its stack.
+                    let own = unsafe { &*fiber.as_ref().context.get() };
+                    self.thread().counters.switches.increment();
+                    // SAFETY: the target is the context of a fiber that has left its stack by this function, or was just
+                    // prepared, or of the worker, which has left its own by `drive`; all on this thread, which fibers and
+                    // workers do not leave (the one that is moved leaves by `switch_to`, and is gone from here). The own
+                    // context is spent while the fiber runs.
+                    unsafe { context::switch(own, next, 0) };
+                }
+            }
+        }
+        self.thread().set_current(innermost);
+    }
+
+    /// Moves the running fiber to another worker. It goes on there.
+    ///
+    /// # Safety
+    /// Nothing that the fiber has on its stack is bound to this thread: see [`switch_to`](crate::switch_to).
+    pub(crate) unsafe fn move_to(&self, desk: &'static Desk) {
+        let fiber = NonNull::from(self.fiber().expect("what moves is a fiber"));
+        assert!(
+            self.root() != Some(fiber),
+            "the function given to run is its thread: it cannot switch to another worker"
+        );
+        let innermost = self.thread().current();
+        // The worker's own code passes it on, once it has left its stack.
+        self.moving.set(Some((fiber, desk)));
+        let next = self.target(Pick::Poll);
+        // SAFETY: as in `give_way`.
+        unsafe { context::switch(&*fiber.as_ref().context.get(), next, 0) };
+        Worker::current_after_switch().thread().set_current(innermost);
+    }
+
+    /// Passes on a fiber that has just left for another worker.
+    #[cold]
+    fn pass_on(&self, fiber: NonNull<Scheduled>, desk: &'static Desk) {
+        // SAFETY: it is one of this worker's started fibers, has left its stack, and is in no queue.
+        unsafe {
+            self.desk.roster.remove(fiber);
+            fiber.as_ref().set_owner(desk);
+            desk.roster.add_started(fiber);
+            desk.deliver(fiber);
+        }
+    }
+
+    /// Notes what runs next and says where that goes on.
+    #[inline]
+    pub(super) fn target(&self, mut pick: Pick) -> &Context {
+        loop {
+            match pick {
+                Pick::Started(fiber) => {
+                    self.set_fiber(Some(fiber));
+                    // SAFETY: a started fiber has a context, which stays in place until it ends; so does the root, whose
+                    // context is the worker's.
+                    return unsafe { &*fiber.as_ref().context.get() };
+                }
+                Pick::Fresh(fiber) => {
+                    if self.equip(fiber) {
+                        self.set_fiber(Some(fiber));
+                        // SAFETY: it was just given one.
+                        return unsafe { &*fiber.as_ref().context.get() };
+                    }
+                    pick = self.pick();
+                }
+                Pick::Poll => {
+                    self.set_fiber(None);
+                    return &self.context;
+                }
+            }
+        }
+    }
+
+    /// Gives a fiber its stack. If there is none to be had, the fiber ends with an error for its joiner.
+    fn equip(&self, fiber: NonNull<Scheduled>) -> bool {
+        // SAFETY: it has not ended.
+        let scheduled = unsafe { fiber.as_ref() };
+        let thread = self.thread();
+        match thread.stacks.take(scheduled.stack_size, &thread.counters) {
+            Ok(stack) => {
+                // SAFETY: the scheduler's reference; it is given back when the block is removed or handed on.
+                let task = unsafe { TaskRef::from_raw(fiber.cast()) };
+                let block = Block::place_scheduled(stack, task, enter);
+                // SAFETY: it was just placed.
+                scheduled.context.set(unsafe { block.as_ref() }.context());
+                true
+            }
+            Err(error) => {
+                self.end_without_stack(fiber, &error);
+                false
+            }
+        }
+    }
+
+    #[cold]
+    fn end_without_stack(&self, fiber: NonNull<Scheduled>, error: &std::io::Error) {
+        // SAFETY: the scheduler's reference, which ends here with the fiber.
+        let task = unsafe { TaskRef::from_raw(fiber.cast()) };
+        let problem = format!("fiber {} could not start: {error}", task.id());
+        eprintln!("fibrant: {problem}");
+        // SAFETY: it has not started.
+        unsafe { Scheduled::of(&task).refuse(Box::new(problem)) };
+        self.finish(&task);
+    }
+
+    /// A fiber of this worker has ended, and its result is in place.
+    fn finish(&self, task: &TaskRef) {
+        let fiber = Scheduled::of(task);
+        // SAFETY: it was put among the started ones when it was picked.
+        unsafe { self.desk.roster.remove(NonNull::from(fiber)) };
+        self.thread().counters.fibers_ended.increment();
+        // SAFETY: a fiber ends once.
+        if unsafe { fiber.completion.complete() } == ResultOwner::Completer {
+            // SAFETY: the result is in place and nobody else's.
+            unsafe { fiber.drop_result() };
+        }
+        if let Some(scope) = &fiber.scope {
+            scope.note_ended();
+        }
+        self.desk.note_ended();
+    }
+
+    /// Runs fibers while `more` says so, or until it is the root's turn, if there is one. For the worker's own context.
+    pub(super) fn drive(&self, more: impl Fn() -> bool) {
+        while more() {
+            if self.begin_turn() {
+                self.poll();
+            }
+            match self.pick_fiber() {
+                Pick::Started(fiber) if Some(fiber) == self.root() => {
+                    self.set_fiber(Some(fiber));
+                    return;
+                }
+                Pick::Poll => {
+                    if self.crew.phase() == Phase::Over && self.root().is_none() {
+                        return;
+                    }
+                    if !self.steal() {
+                        self.sleep();
+                    }
+                }
+                pick => {
+                    self.desk.idle_since.store(0, Relaxed);
+                    let next = self.target(pick);
+                    self.thread().counters.switches.increment();
+                    if !ptr::eq(next, &self.context) {
+                        // SAFETY: as in `give_way`; the worker's own context is spent while its own code runs.
+                        unsafe { context::switch(&self.context, next, 0) };
+                    }
+                    self.thread().set_current(None);
+                    if let Some((fiber, desk)) = self.moving.take() {
+                        self.pass_on(fiber, desk);
+                    }
+                    if self.root().is_some() && self.root() == self.thread().task().map(NonNull::cast) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl WaitDeadline {
+    /// # Safety
+    /// The address is that of the head of such a deadline, armed by `wait`.
+    unsafe fn expire(timed: NonNull<Timed>, _: &Worker) {
+        // SAFETY: by the contract; the frame that it is on is that of a fiber that waits, or that was claimed and has not run
+        // since, as it runs on the worker that runs this.
+        let deadline = unsafe { timed.cast::<WaitDeadline>().as_ref() };
+        // SAFETY: as above, so the fiber has not ended.
+        let task = unsafe { deadline.task.as_ref() };
+        if task.wait.claim(deadline.number, Outcome::TimedOut) {
+            // SAFETY: its wait was just claimed.
+            unsafe { task.wake() };
+        }
+    }
+}
+
+/// The first and last function on a scheduled fiber's stack.
+///
+/// # Safety
+/// `data` is the address of the fiber's block, and the fiber has been noted as the one that runs.
+unsafe extern "C" fn enter(data: *mut (), _: usize) -> ! {
+    context::started();
+    let block = NonNull::new(data.cast::<Block>()).expect("a fiber has a block");
+    loop {
+        // SAFETY: the block is in place as long as its stack is in use.
+        unsafe { run_one(block) };
+        let worker = Worker::current_after_switch();
+        match worker.pick() {
+            // SAFETY: it has not ended.
+            Pick::Fresh(next) if unsafe { fits(block, next) } => {
+                // SAFETY: the former fiber has ended; the scheduler's reference to the next one goes to the block.
+                unsafe { Block::hand_on(block, TaskRef::from_raw(next.cast())) };
+                // SAFETY: as above.
+                unsafe { next.as_ref().context.set(block.as_ref().context()) };
+                worker.set_fiber(Some(next));
+                context::reset_float_control();
+            }
+            pick => {
+                let next = worker.target(pick);
+                let thread = worker.thread();
+                thread.counters.switches.increment();
+                // SAFETY: the fiber has ended, so nobody uses its block; this code stands on the stack, but leaves it at
+                // once, and nothing is left on it to drop.
+                let stack = unsafe { Block::remove(block) };
+                thread.stacks.put_when_leaving(stack);
+                // SAFETY: as in `give_way`.
+                unsafe { context::leave(next, false) }
+            }
+        }
+    }
+}
+
+/// Whether a fresh fiber can go on on the stack of one that has just ended.
+///
+/// # Safety
+/// Both are valid.
+unsafe fn fits(block: NonNull<Block>, next: NonNull<Scheduled>) -> bool {
+    // SAFETY: by the caller's promise.
+    unsafe { block.as_ref().stack().size() == next.as_ref().stack_size }
+}
+
+/// Runs the fiber that a block stands for, from its first call to its last.
+///
+/// # Safety
+/// The block is that of the fiber that was noted as the one that runs, on whose stack this is called.
+unsafe fn run_one(block: NonNull<Block>) {
+    let worker = Worker::current_after_switch();
+    worker.thread().set_current(Some(block));
+    let fiber = NonNull::from(
+        worker
+            .fiber()
+            .expect("the fiber that begins is the one that runs"),
+    );
+    // SAFETY: it has not ended, and the block keeps the scheduler's reference.
+    let task = unsafe { TaskRef::share(fiber.cast()) };
+    let scheduled = Scheduled::of(&task);
+    if task.wait.is_cancelled() || scheduled.scope.as_ref().is_some_and(|scope| scope.is_cancelled()) {
+        // SAFETY: it has not run.
+        unsafe { scheduled.refuse(Box::new(super::cancel::Cancelled::new())) };
+    } else {
+        // SAFETY: it is run once, here.
+        unsafe { scheduled.run() };
+    }
+    // SAFETY: the block is in place.
+    unsafe { block.as_ref() }.end_locals();
+    // It may have moved to another worker.
+    Worker::current_after_switch().finish(&task);
+}

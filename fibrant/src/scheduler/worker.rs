@@ -1,0 +1,529 @@
+//! A worker: one thread's part of a runtime.
+//!
+//! It has what only its own thread touches (the run queue, the driver, its own context) and a [`Desk`] for the others. This
+//! file is about finding work; [`turn`](super::turn) is about switching to it.
+//!
+//! # Whose turn it is
+//!
+//! First in, first out. Fibers that can go on wait in the run queue, fibers that have not started wait in the roster, and each
+//! was stamped with a rising number when it came: the lower stamp goes first. What others left in the inbox is
+//! queued before each choice. So a fiber that yields for ever stands behind everyone who was there before. Every
+//! [`POLL_INTERVAL`] turns, or when nobody can run, the worker's own context polls: whoever is woken by that comes into the
+//! queue, behind those who are in it, ahead of those who come later.
+//!
+//! The one exception is a fiber that joins a child which has not started: the child runs next, at most [`CHAIN_LIMIT`] times
+//! in a row.
+
+use super::cancel::Cancelled;
+use super::crew::{Crew, Phase};
+use super::desk::Desk;
+use super::driver::Driver;
+use super::dump::FiberDump;
+use super::queue::Queue;
+use super::roster::Place;
+use super::scheduled::{Making, Scheduled};
+use crate::clock;
+use crate::context::Context;
+use crate::fiber::{Scheduler, Task, Thread};
+use std::cell::Cell;
+use std::panic::Location;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// How many turns pass between two polls while there are fibers to run.
+const POLL_INTERVAL: u64 = 61;
+
+/// How many children in a row may run before those who have waited longer.
+const CHAIN_LIMIT: u32 = 64;
+
+/// How many more started fibers than the least crowded worker this one may have before it places fresh ones there.
+const CROWD_TOLERANCE: usize = 16;
+
+/// The worker publishes how many started fibers it has, and looks at the others' numbers, in steps of this many.
+const CROWD_STEP: usize = 8;
+
+/// One thread's part of a runtime.
+pub(crate) struct Worker {
+    /// What others may touch.
+    pub(crate) desk: &'static Desk,
+    /// The runtime's common part.
+    pub(crate) crew: Arc<Crew>,
+    /// Its place among the workers; a guest, which is a worker for a while, has none.
+    pub(crate) index: Option<usize>,
+    /// What it sleeps in.
+    pub(crate) driver: Box<dyn Driver>,
+    /// The state of the thread that drives it, while one does.
+    thread: Cell<*const Thread>,
+    /// Where its own code, on the thread's own stack, goes on: live while a fiber runs.
+    pub(super) context: Context,
+    /// The fiber that is the thread itself: the closure given to `run`. It has no stack of its own, and goes on in `context`.
+    root: Cell<Option<NonNull<Scheduled>>>,
+    /// Its started fibers that can go on.
+    ready: Queue,
+    /// How many turns it has made.
+    turn: Cell<u64>,
+    /// How many fibers have been queued: the stamp of the last one. Others read it at the desk.
+    stamp: Cell<u64>,
+    /// The turn of its last poll.
+    last_poll: Cell<u64>,
+    /// How many children have run ahead of others since the last turn that was not one.
+    chain: Cell<u32>,
+    /// The child that is to run next.
+    chained: Cell<Option<NonNull<Scheduled>>>,
+    /// A fiber that is leaving for another worker.
+    pub(super) moving: Cell<Option<(NonNull<Scheduled>, &'static Desk)>>,
+    /// The time as of the last poll.
+    now: Cell<u64>,
+    /// Whom to give fresh fibers to, and how many starts that is good for.
+    relief: Cell<Option<&'static Desk>>,
+    until_look: Cell<usize>,
+}
+
+/// What is to run next.
+pub(super) enum Pick {
+    /// A fiber that has a stack (or is the root).
+    Started(NonNull<Scheduled>),
+    /// A fiber that needs one.
+    Fresh(NonNull<Scheduled>),
+    /// The worker's own code: it is time to poll, or there is nothing to run.
+    Poll,
+}
+
+impl Worker {
+    /// The worker with that place in the crew.
+    pub(crate) fn new(crew: Arc<Crew>, index: usize, driver: Box<dyn Driver>) -> Worker {
+        Worker::make(crew.desks[index], crew, Some(index), driver)
+    }
+
+    /// A guest of the crew, at a desk of its own.
+    pub(crate) fn guest(crew: Arc<Crew>, desk: &'static Desk, driver: Box<dyn Driver>) -> Worker {
+        Worker::make(desk, crew, None, driver)
+    }
+
+    fn make(desk: &'static Desk, crew: Arc<Crew>, index: Option<usize>, driver: Box<dyn Driver>) -> Worker {
+        Worker {
+            desk,
+            crew,
+            index,
+            driver,
+            thread: Cell::new(ptr::null()),
+            context: Context::spent(),
+            root: Cell::new(None),
+            ready: Queue::new(),
+            turn: Cell::new(0),
+            stamp: Cell::new(0),
+            last_poll: Cell::new(0),
+            chain: Cell::new(0),
+            chained: Cell::new(None),
+            moving: Cell::new(None),
+            now: Cell::new(clock::now()),
+            relief: Cell::new(None),
+            until_look: Cell::new(0),
+        }
+    }
+
+    /// The worker that the calling thread is, if it is one.
+    ///
+    /// The reference is good until the fiber that asked is moved to another worker, which only it itself can bring about.
+    #[inline(always)]
+    pub(crate) fn current() -> Option<&'static Worker> {
+        let scheduler = Thread::with(Thread::scheduler)?;
+        // SAFETY: `man` sets it, to a worker, and takes it back before that worker goes away. Code that asks runs on the
+        // thread in between: a fiber of this worker never runs again after that.
+        Some(unsafe { scheduler.cast::<Worker>().as_ref() })
+    }
+
+    /// The same, for code that may have changed threads since it last asked: the compiler must not reuse an address of a
+    /// thread-local.
+    #[inline(never)]
+    pub(super) fn current_after_switch() -> &'static Worker {
+        Worker::current().expect("a fiber runs on a worker")
+    }
+
+    /// Makes the calling thread this worker while `f` runs.
+    pub(crate) fn man<R>(&self, f: impl FnOnce() -> R) -> R {
+        struct Leave<'a>(
+            &'a Worker,
+            Option<NonNull<dyn Scheduler>>,
+            Option<NonNull<crate::fiber::Block>>,
+        );
+        impl Drop for Leave<'_> {
+            fn drop(&mut self) {
+                self.0.desk.is_manned.store(false, Relaxed);
+                // SAFETY: what was there before is valid until it is replaced in turn.
+                unsafe { self.0.thread().set_scheduler(self.1) };
+                self.0.thread().set_current(self.2);
+                self.0.thread.set(ptr::null());
+            }
+        }
+        let scheduler: NonNull<dyn Scheduler> = NonNull::from(self);
+        // SAFETY: only the lifetime is removed: it is taken back before `self` can go away.
+        let scheduler =
+            unsafe { std::mem::transmute::<NonNull<dyn Scheduler>, NonNull<dyn Scheduler>>(scheduler) };
+        let thread = Thread::with(|thread| ptr::from_ref(thread));
+        self.thread.set(thread);
+        // SAFETY: the worker outlives `f`, after which `Leave` takes it back.
+        let before = unsafe { self.thread().set_scheduler(Some(scheduler)) };
+        // Hand-driven fibers that the thread is in the middle of are none of the runtime's: nothing in it can suspend them.
+        let fiber = self.thread().current();
+        self.thread().set_current(None);
+        let _leave = Leave(self, before, fiber);
+        // SAFETY: asks for a number.
+        self.desk.thread.store(unsafe { libc::gettid() }, Relaxed);
+        self.desk.is_manned.store(true, Relaxed);
+        self.crew.add_counters(self.thread().counters.share());
+        f()
+    }
+
+    /// What a worker's own thread does, from its start to the end of its runtime. `ready` is called when it is at work.
+    pub(crate) fn serve(&self, ready: impl FnOnce()) {
+        self.man(|| {
+            ready();
+            self.drive(|| true);
+        });
+        self.abandon_rest();
+    }
+
+    /// The state of the thread that drives it.
+    #[inline(always)]
+    pub(super) fn thread(&self) -> &Thread {
+        debug_assert!(!self.thread.get().is_null(), "nobody drives this worker");
+        // SAFETY: `man` has set it to the state of its thread, on whose stack (or on those of fibers that are run from there) this
+        // code runs. That state ends when the thread's locals are destroyed, and `man` has returned by then, unless it runs
+        // in a destructor itself: then the state is either never freed or freed by a destructor that comes later.
+        unsafe { &*self.thread.get() }
+    }
+
+    /// The fiber that runs.
+    #[inline(always)]
+    pub(crate) fn fiber(&self) -> Option<&Scheduled> {
+        // SAFETY: the task that runs here is alive, and every task is the head of a Scheduled.
+        self.thread()
+            .task()
+            .map(|task| unsafe { task.cast::<Scheduled>().as_ref() })
+    }
+
+    /// Notes which fiber runs.
+    #[inline(always)]
+    pub(super) fn set_fiber(&self, fiber: Option<NonNull<Scheduled>>) {
+        self.thread().set_task(fiber.map(NonNull::cast::<Task>));
+        self.desk
+            .running
+            .store(fiber.map_or(ptr::null_mut(), NonNull::as_ptr), Relaxed);
+    }
+
+    /// The fiber that is the thread itself.
+    #[inline(always)]
+    pub(super) fn root(&self) -> Option<NonNull<Scheduled>> {
+        self.root.get()
+    }
+
+    pub(super) fn set_root(&self, root: Option<NonNull<Scheduled>>) {
+        self.root.set(root);
+    }
+
+    /// The time as of the last poll.
+    #[inline]
+    pub(crate) fn now(&self) -> u64 {
+        self.now.get()
+    }
+
+    /// Queues a fiber of this worker that can go on.
+    ///
+    /// # Safety
+    /// It is this worker's, has started and not ended, and is in no queue or inbox.
+    #[inline]
+    pub(super) unsafe fn enqueue(&self, fiber: NonNull<Scheduled>) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.ready.push(fiber, self.next_stamp()) };
+    }
+
+    /// The stamp of a fiber that is queued now.
+    #[inline]
+    fn next_stamp(&self) -> u64 {
+        let stamp = self.stamp.get() + 1;
+        self.stamp.set(stamp);
+        self.desk.stamp.store(stamp, Relaxed);
+        stamp
+    }
+
+    /// Begins the next turn, and says what is to run.
+    #[inline]
+    pub(super) fn pick(&self) -> Pick {
+        if self.begin_turn() {
+            Pick::Poll
+        } else {
+            self.pick_fiber()
+        }
+    }
+
+    /// Begins the next turn. Returns whether a poll is due.
+    #[inline]
+    pub(super) fn begin_turn(&self) -> bool {
+        let turn = self.turn.get() + 1;
+        self.turn.set(turn);
+        turn - self.last_poll.get() >= POLL_INTERVAL
+    }
+
+    /// Says which fiber is to run; `Poll` if there is none.
+    #[inline]
+    pub(super) fn pick_fiber(&self) -> Pick {
+        if let Some(child) = self.chained.take() {
+            return Pick::Fresh(child);
+        }
+        self.chain.set(0);
+        if !self.desk.inbox().is_empty() {
+            self.desk.inbox().take_all(|fiber| {
+                // SAFETY: it was delivered here because it is this worker's and can go on, and it is in the inbox no more.
+                unsafe { self.enqueue(fiber) }
+            });
+        }
+        if self.desk.roster.first_stamp() < self.ready.first_stamp()
+            && let Some(fresh) = self.start_next()
+        {
+            return Pick::Fresh(fresh);
+        }
+        self.ready.pop().map_or(Pick::Poll, Pick::Started)
+    }
+
+    /// Takes the fiber that is next to start, unless this worker is so crowded that another is to have it.
+    fn start_next(&self) -> Option<NonNull<Scheduled>> {
+        loop {
+            let fiber = self.desk.roster.start_next()?;
+            match self.relief(fiber) {
+                None => return Some(fiber),
+                Some(desk) => self.hand_over(fiber, desk),
+            }
+        }
+    }
+
+    /// Who should have a fresh fiber instead of this worker.
+    fn relief(&self, fiber: NonNull<Scheduled>) -> Option<&'static Desk> {
+        if self.crew.desks.len() == 1 || self.index.is_none() {
+            return None;
+        }
+        let crowd = self.desk.roster.started();
+        if self.until_look.get() == 0 {
+            self.until_look.set(CROWD_STEP);
+            self.publish_crowd(crowd);
+            let least = self.crew.least_crowded();
+            let relief = least.filter(|(_, other)| crowd > other + CROWD_TOLERANCE);
+            self.relief.set(relief.map(|(desk, _)| desk));
+        }
+        self.until_look.set(self.until_look.get() - 1);
+        // SAFETY: it was just taken off the roster, so it has not ended.
+        let fiber = unsafe { fiber.as_ref() };
+        self.relief
+            .get()
+            .filter(|_| !fiber.is_bound && !fiber.was_placed.get())
+    }
+
+    fn publish_crowd(&self, crowd: usize) {
+        if self.desk.crowd.load(Relaxed).abs_diff(crowd) >= CROWD_STEP {
+            self.desk.crowd.store(crowd, Relaxed);
+        }
+    }
+
+    #[cold]
+    fn hand_over(&self, fiber: NonNull<Scheduled>, desk: &'static Desk) {
+        // SAFETY: `start_next` has just put it among the started ones of this roster. It has no stack yet and is not bound, so
+        // it may start elsewhere.
+        unsafe {
+            fiber.as_ref().was_placed.set(true);
+            self.desk.roster.remove(fiber);
+            let own = |fiber: NonNull<Scheduled>| fiber.as_ref().set_owner(desk);
+            desk.roster.add([fiber], false, desk.stamp.load(Relaxed), own);
+        }
+        desk.crowd.fetch_add(1, Relaxed);
+        desk.rouse();
+    }
+
+    /// Takes fibers that were spawned on this worker.
+    ///
+    /// # Safety
+    /// They are new; if they are bound, they may start here, else anywhere.
+    #[inline]
+    pub(crate) unsafe fn launch(&self, fibers: impl IntoIterator<Item = NonNull<Scheduled>>, bound: bool) {
+        if self.index.is_none() && !bound {
+            // A guest's own queue is not for everybody.
+            let fibers = fibers.into_iter().inspect(|_| self.crew.note_begun_outside());
+            // SAFETY: by the caller's promise.
+            return unsafe { self.crew.take(fibers, None) };
+        }
+        // SAFETY: they are new, so they are alive.
+        let own = |fiber: NonNull<Scheduled>| unsafe { fiber.as_ref() }.set_owner(self.desk);
+        // SAFETY: by the caller's promise.
+        let count = unsafe { self.desk.roster.add(fibers, bound, self.next_stamp(), own) };
+        self.thread().counters.fibers_created.add(count as u64);
+        self.desk.note_begun(count as u64);
+        if !bound {
+            self.crew.wake_thief();
+        }
+    }
+
+    /// Spawns a fiber here that nobody joins: a timer's or an event's function.
+    pub(crate) fn spawn_detached(
+        &self,
+        spawned_at: &'static Location<'static>,
+        f: impl FnOnce() + Send + 'static,
+    ) {
+        let making = Making {
+            id: self.thread().next_id(),
+            name: None,
+            spawned_at,
+            stack_size: self.crew.stack_size,
+            is_bound: true,
+            scope: None,
+        };
+        // SAFETY: it owns what it runs, which may be dropped anywhere.
+        let (fiber, task) = unsafe { Scheduled::make(making, f) };
+        Scheduled::detach(&task);
+        // SAFETY: it is new.
+        unsafe { self.launch([fiber], true) };
+    }
+
+    /// Makes a child that the running fiber is about to wait for run next, if it has not started and is with this worker.
+    #[inline]
+    pub(super) fn run_next(&self, child: &Scheduled) {
+        let is_here = || child.owner().is_some_and(|owner| ptr::eq(owner, self.desk));
+        if self.chain.get() < CHAIN_LIMIT
+            && self.chained.get().is_none()
+            && is_here()
+            && self.desk.roster.start(NonNull::from(child), is_here)
+        {
+            self.chain.set(self.chain.get() + 1);
+            self.chained.set(Some(NonNull::from(child)));
+        }
+    }
+
+    /// Gives up what is left when the crew is over: fibers that have not started never will, and those that wait are abandoned.
+    /// On the worker's thread, after it has stopped running fibers.
+    pub(crate) fn abandon_rest(&self) {
+        let mut rest = Vec::new();
+        self.desk
+            .roster
+            .for_each(|fiber, place| rest.push((fiber, place)));
+        let now = clock::now();
+        for (fiber, place) in rest {
+            // SAFETY: it is on this worker's roster, which nobody else takes started or bound fibers from; fresh ones are only
+            // stolen by workers of this crew, which run no more.
+            let scheduled = unsafe { fiber.as_ref() };
+            if place == Place::Started {
+                let index = self.index.unwrap_or(self.crew.desks.len());
+                self.crew.note_abandoned(FiberDump::of(fiber, place, index, now));
+                Thread::with(|thread| thread.counters.fibers_abandoned.increment());
+            }
+            // SAFETY: it has not started or never goes on, so nobody else touches what it runs or returns; whoever joins it gets
+            // this. It completes once: a fiber that never goes on does not.
+            unsafe {
+                scheduled.refuse(Box::new(Cancelled::new()));
+                scheduled.completion.complete();
+            }
+        }
+    }
+
+    /// Polls without sleeping, and runs errands.
+    pub(super) fn poll(&self) {
+        self.last_poll.set(self.turn.get());
+        self.desk.run_errands(self);
+        self.driver.poll(self, Some(0));
+        self.after_poll();
+    }
+
+    fn after_poll(&self) {
+        self.now.set(clock::now());
+        let desk = self.desk;
+        desk.turns.store(self.turn.get(), Relaxed);
+        desk.polls.store(desk.polls.load(Relaxed) + 1, Relaxed);
+        desk.ready.store(self.ready.length(), Relaxed);
+        desk.alarms.store(self.driver.alarms(), Relaxed);
+        self.publish_crowd(desk.roster.started());
+    }
+
+    /// Takes fresh fibers from other workers. Returns whether there were any.
+    pub(super) fn steal(&self) -> bool {
+        // A guest is there for its own fibers only.
+        let Some(index) = self.index else { return false };
+        let desks = &self.crew.desks;
+        let stolen = (1..desks.len())
+            .map(|distance| desks[(index + distance) % desks.len()])
+            .filter(|victim| victim.roster.fresh() > 0)
+            .map(|victim| {
+                // SAFETY: whoever is on a roster has not ended.
+                let own = |fiber: NonNull<Scheduled>| unsafe { fiber.as_ref() }.set_owner(self.desk);
+                victim.roster.steal(&self.desk.roster, self.next_stamp(), own)
+            })
+            .find(|stolen| *stolen > 0);
+        self.crew.note_searched();
+        if let Some(stolen) = stolen {
+            self.desk
+                .steals
+                .store(self.desk.steals.load(Relaxed) + stolen as u64, Relaxed);
+            if stolen > 1 {
+                self.crew.wake_thief();
+            }
+        }
+        stolen.is_some()
+    }
+
+    /// Sleeps until there is something to do. The caller has found nothing.
+    pub(super) fn sleep(&self) {
+        self.crew.finish_if_drained();
+        let phase = self.crew.phase();
+        if !self.desk.inbox().fall_asleep() {
+            return;
+        }
+        if self.index.is_some() {
+            self.crew.note_asleep();
+        }
+        self.last_poll.set(self.turn.get());
+        // Whoever adds work from now on finds this worker asleep and rings. What was added before is found here: the looks
+        // take the locks under which it was added.
+        let work = self.desk.roster.has_unstarted()
+            || self.desk.has_errands()
+            || (self.index.is_some() && self.crew.desks.iter().any(|desk| desk.roster.has_fresh()))
+            || self.crew.phase() != phase
+            || phase == Phase::Over;
+        if !work {
+            if self.desk.idle_since.load(Relaxed) == 0 {
+                self.desk.idle_since.store(clock::now(), Relaxed);
+            }
+            let until = super::deadlock::next_look(self);
+            self.driver.poll(self, until);
+            self.after_poll();
+            super::deadlock::look(self);
+        }
+        if self.index.is_some() {
+            self.crew.note_awake();
+        }
+        self.desk.inbox().wake_up();
+        self.desk.run_errands(self);
+    }
+}
+
+/// Puts a fiber whose wait was just claimed into its worker's queue.
+///
+/// # Safety
+/// The caller has claimed its wait, and calls this once.
+pub(super) unsafe fn wake(task: NonNull<Task>) {
+    let fiber = task.cast::<Scheduled>();
+    // SAFETY: its wait was claimed a moment ago and it is in no queue yet, so it has not ended. Every task is the head of a
+    // Scheduled.
+    let owner = unsafe { fiber.as_ref() }
+        .owner()
+        .expect("a fiber that waits has a worker");
+    match Worker::current() {
+        // SAFETY: it is this worker's, waited, and was claimed once.
+        Some(worker) if ptr::eq(worker.desk, owner) => unsafe { worker.enqueue(fiber) },
+        // SAFETY: it was claimed by the caller.
+        _ => unsafe { owner.deliver(fiber) },
+    }
+}
+
+impl Scheduler for Worker {
+    fn park(&self, timeout: Option<Duration>) {
+        super::park(self, timeout);
+    }
+}

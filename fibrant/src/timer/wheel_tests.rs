@@ -1,0 +1,597 @@
+//! Tests of the wheel: random programs against a simple model, re-entrance, far jumps, and the cost of the minimum.
+
+use super::*;
+use proptest::prelude::*;
+use std::cell::RefCell;
+
+/// Nanoseconds of a tick.
+const TICK: u64 = 1 << TICK_BITS;
+/// Nanoseconds of a second.
+const SECOND: u64 = 1_000_000_000;
+
+/// Alarms that stay in place, by number.
+struct Alarms {
+    /// From `Box::into_raw`, so that no reference to an alarm outlives its use.
+    all: Vec<NonNull<Alarm>>,
+}
+
+impl Alarms {
+    fn new(count: usize) -> Alarms {
+        Alarms {
+            all: (0..count)
+                .map(|_| NonNull::from(Box::leak(Box::new(Alarm::new()))))
+                .collect(),
+        }
+    }
+
+    fn number(&self, alarm: NonNull<Alarm>) -> usize {
+        self.all
+            .iter()
+            .position(|&other| other == alarm)
+            .expect("one of these alarms")
+    }
+
+    fn insert(&self, wheel: &Wheel, number: usize, deadline: u64) {
+        assert!(!self.is_armed(number));
+        // SAFETY: it is unarmed, and every test keeps its alarms until it is done with its wheel.
+        unsafe { wheel.insert(self.all[number], deadline) };
+        assert!(self.is_armed(number));
+    }
+
+    fn remove(&self, wheel: &Wheel, number: usize) {
+        assert!(self.is_armed(number));
+        // SAFETY: it is armed, and a test's alarms are used with one wheel only.
+        unsafe { wheel.remove(self.all[number]) };
+        assert!(!self.is_armed(number));
+    }
+
+    fn is_armed(&self, number: usize) -> bool {
+        // SAFETY: the alarm is valid until `drop`, and nobody has a `&mut` to it.
+        unsafe { self.all[number].as_ref() }.is_armed()
+    }
+
+    /// The numbers of those that expire, in order.
+    fn advance(&self, wheel: &Wheel, now: u64) -> Vec<usize> {
+        let mut expired = Vec::new();
+        wheel.advance(now, |alarm| {
+            expired.push(self.number(alarm));
+            assert!(!self.is_armed(self.number(alarm)));
+        });
+        expired
+    }
+}
+
+impl Drop for Alarms {
+    fn drop(&mut self) {
+        for alarm in &self.all {
+            // SAFETY: `new` made it from a box, and this is the only place that takes it back. A test drops its wheel
+            // or does not use it any more.
+            drop(unsafe { Box::from_raw(alarm.as_ptr()) });
+        }
+    }
+}
+
+/// Checks everything that must hold between calls.
+fn check(wheel: &Wheel) {
+    let mut len = 0;
+    for (index, slot) in wheel.slots.iter().enumerate() {
+        let bit = wheel.occupied[index / WIDTH].get() >> (index % WIDTH) & 1;
+        if cfg!(miri) && bit == 0 {
+            continue; // It takes Miri too long to look at the many that are empty.
+        }
+        assert_eq!(bit == 1, slot.head.get().is_some());
+        assert_eq!(slot.head.get().is_some(), slot.tail.get().is_some());
+        let (mut previous, mut next) = (None::<NonNull<Alarm>>, slot.head.get());
+        let mut run = slot.sorted.get().is_some();
+        while let Some(alarm) = next {
+            // SAFETY: the alarm is in a list.
+            let (fields, before) = unsafe { (alarm.as_ref(), previous.map(|previous| previous.as_ref())) };
+            let deadline = fields.deadline.get();
+            assert_eq!(fields.slot.get() as usize, index);
+            assert_eq!(fields.previous.get(), previous);
+            if index != DUE {
+                assert_eq!(wheel.index(deadline), index);
+            }
+            match before {
+                Some(before) if run => assert!(before.deadline.get() <= deadline),
+                _ => assert!(run || deadline >= slot.rest.get()),
+            }
+            run &= slot.sorted.get() != Some(alarm);
+            len += 1;
+            (previous, next) = (next, fields.next.get());
+        }
+        assert!(!run, "the run ends in the list");
+        assert_eq!(previous, slot.tail.get());
+        assert!(slot.sorted.get() != slot.tail.get() || slot.rest.get() == u64::MAX);
+    }
+    assert_eq!(wheel.len(), len);
+}
+
+/// How a deadline or a time comes about.
+#[derive(Clone, Copy, Debug)]
+enum When {
+    /// From the start of the clock.
+    At(u64),
+    /// From now on.
+    After(u64),
+    /// Before now.
+    Before(u64),
+}
+
+impl When {
+    fn from(self, now: u64) -> u64 {
+        match self {
+            When::At(time) => time,
+            When::After(time) => now.saturating_add(time),
+            When::Before(time) => now.saturating_sub(time),
+        }
+    }
+}
+
+/// One call of a random program. Alarms are given by a number that is reduced to those there are.
+#[derive(Clone, Debug)]
+enum Op {
+    /// Arms an alarm; removes it before if it is armed.
+    Insert(usize, When),
+    /// Removes an alarm if it is armed.
+    Remove(usize),
+    /// Removes the alarm with the earliest deadline.
+    RemoveFirst,
+    /// Asks for the next deadline.
+    Next,
+    /// Advances, and does one of these at each expiry.
+    Advance(When, Vec<Op>),
+}
+
+/// A duration of any magnitude, up to 2^bits.
+fn duration(bits: u32) -> impl Strategy<Value = u64> {
+    (64 - bits..64, any::<u64>()).prop_map(|(shift, random)| random >> shift)
+}
+
+fn when() -> impl Strategy<Value = When> {
+    prop_oneof![
+        2 => duration(64).prop_map(When::At),
+        6 => duration(64).prop_map(When::After),
+        6 => (0..40u64).prop_map(When::After),
+        6 => (0..40u64).prop_map(|steps| When::After(steps * TICK / 8)),
+        4 => (0..40u64).prop_map(|steps| When::After((1 << 40) + steps)),
+        2 => duration(40).prop_map(When::Before),
+        1 => Just(When::At(u64::MAX)),
+    ]
+}
+
+fn operation() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        8 => (any::<usize>(), when()).prop_map(|(alarm, when)| Op::Insert(alarm, when)),
+        3 => any::<usize>().prop_map(Op::Remove),
+        2 => Just(Op::RemoveFirst),
+        2 => Just(Op::Next),
+    ]
+}
+
+fn program() -> impl Strategy<Value = Vec<Op>> {
+    let advance = (
+        prop_oneof![
+            8 => duration(24).prop_map(When::After),
+            8 => duration(44).prop_map(When::After),
+            1 => duration(64).prop_map(When::After),
+            1 => duration(64).prop_map(When::Before),
+        ],
+        prop::collection::vec(operation(), 0..4),
+    );
+    let op = prop_oneof![
+        5 => operation(),
+        1 => advance.prop_map(|(when, within)| Op::Advance(when, within)),
+    ];
+    // Miri is slow.
+    prop::collection::vec(op, 1..if cfg!(miri) { 30 } else { 200 })
+}
+
+/// What the wheel should do, done simply.
+#[derive(Default)]
+struct Model {
+    /// Alarms that are armed: deadline, order of insertion, number.
+    armed: Vec<(u64, usize, usize)>,
+    /// How many were inserted.
+    inserted: usize,
+    /// The latest time.
+    now: u64,
+}
+
+/// Does what an operation says in both, if it is not an advance. The model's due alarms are in `armed` too.
+fn apply(op: &Op, wheel: &Wheel, alarms: &Alarms, model: &RefCell<Model>) {
+    let model = &mut *model.borrow_mut();
+    let number = |random: usize| random % alarms.all.len();
+    let remove = |model: &mut Model, number: usize| {
+        if let Some(position) = model.armed.iter().position(|alarm| alarm.2 == number) {
+            model.armed.swap_remove(position);
+            alarms.remove(wheel, number);
+        }
+    };
+    match *op {
+        Op::Insert(random, when) => {
+            remove(model, number(random));
+            let deadline = when.from(model.now);
+            alarms.insert(wheel, number(random), deadline);
+            model.armed.push((deadline, model.inserted, number(random)));
+            model.inserted += 1;
+        }
+        Op::Remove(random) => remove(model, number(random)),
+        Op::RemoveFirst => {
+            if let Some(&(_, _, number)) = model.armed.iter().min() {
+                remove(model, number);
+            }
+        }
+        Op::Next => {
+            assert_eq!(
+                wheel.next_deadline(),
+                model.armed.iter().map(|alarm| alarm.0).min()
+            );
+        }
+        Op::Advance(..) => unreachable!("advances are not nested"),
+    }
+    assert_eq!(wheel.len(), model.armed.len());
+}
+
+/// Runs a program in the wheel and in the model.
+fn run(program: &[Op], count: usize, start: u64) {
+    let alarms = Alarms::new(count);
+    let wheel = Wheel::new(start);
+    let model = RefCell::new(Model {
+        now: start,
+        ..Model::default()
+    });
+    for op in program {
+        let Op::Advance(when, within) = op else {
+            apply(op, &wheel, &alarms, &model);
+            check(&wheel);
+            continue;
+        };
+        let (before, asked) = (model.borrow().now, when.from(model.borrow().now));
+        let now = before.max(asked);
+        model.borrow_mut().now = now;
+        // Nothing that is inserted from here on may expire.
+        let limit = model.borrow().inserted;
+        let due = |model: &Model| {
+            let mut due = model.armed.clone();
+            due.retain(|&(deadline, inserted, _)| deadline <= now && inserted < limit);
+            due.into_iter().min()
+        };
+        let mut within = within.iter();
+        wheel.advance(asked, |alarm| {
+            let number = alarms.number(alarm);
+            assert!(!alarms.is_armed(number));
+            let expected = due(&model.borrow()).expect("nothing is due");
+            assert_eq!(expected.2, number, "in order of deadline and insertion");
+            model.borrow_mut().armed.retain(|&armed| armed != expected);
+            check(&wheel);
+            if let Some(op) = within.next() {
+                apply(op, &wheel, &alarms, &model);
+                apply(&Op::Next, &wheel, &alarms, &model);
+                check(&wheel);
+            }
+        });
+        assert_eq!(due(&model.borrow()), None, "all that were due expired");
+        check(&wheel);
+    }
+    apply(&Op::Next, &wheel, &alarms, &model);
+    wheel.advance(u64::MAX, drop);
+    assert_eq!((wheel.len(), wheel.next_deadline()), (0, None));
+    check(&wheel);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 3 } else { ProptestConfig::default().cases },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// Few alarms, everything random.
+    #[test]
+    fn agrees_with_the_model(program in program(), start in duration(63)) {
+        run(&program, 40, start);
+    }
+
+    /// Many alarms in one slot, whose earliest are removed: the run, the rest and the sorting.
+    #[test]
+    fn finds_the_minimum_of_a_full_slot(
+        offsets in prop::collection::vec(0..1000u64, 1..if cfg!(miri) { 100 } else { 300 }),
+        removals in prop::collection::vec((0..4u8, any::<usize>(), 0..1000u64), 1..if cfg!(miri) { 20 } else { 300 }),
+    ) {
+        let far = 1 << 40;
+        let mut program: Vec<Op> = offsets.iter().enumerate()
+            .map(|(number, offset)| Op::Insert(number, When::At(far + offset))).collect();
+        for (kind, random, offset) in removals {
+            program.push(match kind {
+                0 => Op::Insert(random, When::At(far + offset)),
+                1 => Op::Remove(random),
+                _ => Op::RemoveFirst,
+            });
+            program.push(Op::Next);
+        }
+        program.push(Op::Advance(When::At(far + 500), Vec::new()));
+        run(&program, 300, 0);
+    }
+}
+
+#[test]
+fn expires_exactly_at_the_deadline() {
+    let alarms = Alarms::new(3);
+    let wheel = Wheel::new(10 * TICK + 5);
+    for (number, after) in [7, 6, 6].into_iter().enumerate() {
+        alarms.insert(&wheel, number, 10 * TICK + after);
+    }
+    assert_eq!(alarms.advance(&wheel, 10 * TICK + 5), []);
+    assert_eq!(alarms.advance(&wheel, 10 * TICK + 6), [1, 2]);
+    assert_eq!(wheel.next_deadline(), Some(10 * TICK + 7));
+    assert_eq!(alarms.advance(&wheel, 10 * TICK + 7), [0]);
+}
+
+#[test]
+fn keeps_every_deadline_there_is() {
+    let deadlines: Vec<u64> = (0..64)
+        .flat_map(|bit| [(1u64 << bit) - 1, 1 << bit])
+        .chain([u64::MAX])
+        .collect();
+    let alarms = Alarms::new(deadlines.len());
+    let wheel = Wheel::new(0);
+    for (number, &deadline) in deadlines.iter().enumerate().rev() {
+        alarms.insert(&wheel, number, deadline);
+        check(&wheel);
+    }
+    let expected = |now: u64| deadlines.iter().filter(|&&deadline| deadline <= now).count();
+    let mut expired = 0;
+    for now in (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit]) {
+        expired += alarms.advance(&wheel, now).len();
+        assert_eq!(expired, expected(now));
+        assert_eq!(
+            wheel.next_deadline(),
+            deadlines.iter().copied().find(|&deadline| deadline > now)
+        );
+        check(&wheel);
+    }
+    assert_eq!(alarms.advance(&wheel, u64::MAX), [deadlines.len() - 1]);
+}
+
+#[test]
+fn time_does_not_go_back() {
+    let alarms = Alarms::new(2);
+    let wheel = Wheel::new(SECOND);
+    assert_eq!(alarms.advance(&wheel, 5 * SECOND), []);
+    alarms.insert(&wheel, 0, 4 * SECOND);
+    alarms.insert(&wheel, 1, 6 * SECOND);
+    assert_eq!(wheel.next_deadline(), Some(4 * SECOND));
+    assert_eq!(alarms.advance(&wheel, 2 * SECOND), [0], "5 s counts");
+    assert_eq!(alarms.advance(&wheel, 6 * SECOND), [1]);
+}
+
+#[test]
+fn jumps_far_in_few_steps() {
+    // 150 years at once, and then all the years there are. With a step for each tick this would not end.
+    let alarms = Alarms::new(4);
+    let year = 365 * 24 * 3600 * SECOND;
+    let wheel = Wheel::new(3);
+    for (number, deadline) in [500 * year, SECOND, year, 100 * year].into_iter().enumerate() {
+        alarms.insert(&wheel, number, deadline);
+    }
+    assert_eq!(alarms.advance(&wheel, 150 * year), [1, 2, 3]);
+    assert_eq!(wheel.next_deadline(), Some(500 * year));
+    assert_eq!(alarms.advance(&wheel, u64::MAX), [0]);
+    alarms.insert(&wheel, 0, 0);
+    assert_eq!(alarms.advance(&wheel, 0), [0]);
+}
+
+#[test]
+fn an_advance_ends_though_each_expiry_arms_again() {
+    let alarms = Alarms::new(2);
+    let wheel = Wheel::new(0);
+    alarms.insert(&wheel, 0, SECOND);
+    alarms.insert(&wheel, 1, SECOND + 1);
+    for (round, again) in [0, SECOND, 2 * SECOND, 2 * SECOND, 1].into_iter().enumerate() {
+        let mut expired = 0;
+        wheel.advance(2 * SECOND, |alarm| {
+            expired += 1;
+            alarms.insert(&wheel, alarms.number(alarm), again);
+            assert_eq!(wheel.len(), 2);
+        });
+        assert_eq!(expired, 2, "round {round}");
+        assert_eq!(wheel.next_deadline(), Some(again));
+    }
+}
+
+#[test]
+fn an_expiry_may_remove_the_next_ones() {
+    let alarms = Alarms::new(6);
+    let wheel = Wheel::new(0);
+    // The same tick twice, another tick, another level, and one that is not due.
+    let deadlines = [10, 10, 20, 5 * TICK, 100 * TICK, 200 * TICK];
+    for (number, deadline) in deadlines.into_iter().enumerate() {
+        alarms.insert(&wheel, number, deadline);
+    }
+    let mut expired = Vec::new();
+    wheel.advance(150 * TICK, |alarm| {
+        expired.push(alarms.number(alarm));
+        if expired.len() == 1 {
+            for number in [4, 1, 5, 2] {
+                alarms.remove(&wheel, number);
+            }
+            assert_eq!(wheel.next_deadline(), Some(5 * TICK));
+        }
+    });
+    assert_eq!(expired, [0, 3]);
+    assert_eq!(wheel.len(), 0);
+    check(&wheel);
+}
+
+#[test]
+fn an_expiry_may_free_its_alarm() {
+    let wheel = Wheel::new(0);
+    for _ in 0..3 {
+        let alarm = NonNull::from(Box::leak(Box::new(Alarm::new())));
+        // SAFETY: it is new, and freed only when it has expired.
+        unsafe { wheel.insert(alarm, 1) };
+    }
+    // SAFETY: the alarm came from a box, and has left the wheel.
+    wheel.advance(1, |alarm| drop(unsafe { Box::from_raw(alarm.as_ptr()) }));
+    assert_eq!(wheel.len(), 0);
+}
+
+#[test]
+fn an_advance_within_an_expiry_takes_the_rest() {
+    let alarms = Alarms::new(4);
+    let wheel = Wheel::new(0);
+    for number in 0..4 {
+        alarms.insert(&wheel, number, 10 + number as u64);
+    }
+    let (outer, inner) = (Cell::new(0), RefCell::new(Vec::new()));
+    wheel.advance(12, |alarm| {
+        outer.set(outer.get() + 1);
+        alarms.insert(&wheel, alarms.number(alarm), 11);
+        assert_eq!(wheel.next_deadline(), Some(11));
+        inner.borrow_mut().extend(alarms.advance(&wheel, 13));
+    });
+    assert_eq!((outer.get(), inner.into_inner()), (1, vec![1, 0, 2, 3]));
+    check(&wheel);
+}
+
+#[test]
+fn a_panic_leaves_the_rest_for_the_next_advance() {
+    let alarms = Alarms::new(3);
+    let wheel = Wheel::new(0);
+    for number in 0..3 {
+        alarms.insert(&wheel, number, 10 + number as u64);
+    }
+    let panicking =
+        std::panic::AssertUnwindSafe(|| wheel.advance(20, |_| std::panic::resume_unwind(Box::new(()))));
+    assert!(std::panic::catch_unwind(panicking).is_err());
+    assert_eq!((wheel.len(), wheel.next_deadline()), (2, Some(11)));
+    alarms.insert(&wheel, 0, 11);
+    check(&wheel);
+    assert_eq!(alarms.advance(&wheel, 20), [1, 0, 2]);
+}
+
+/// The steps along lists that something takes.
+fn steps(work: impl FnOnce()) -> usize {
+    let before = STEPS.get();
+    work();
+    STEPS.get() - before
+}
+
+/// How many alarms the tests of the cost use.
+const MANY: usize = if cfg!(miri) { 200 } else { 100_000 };
+
+/// A deadline in the middle of a slot of level 4, as are those some minutes around it. The slot's middle is at 1.5 of
+/// 2^40 ns, that is 27 minutes.
+const MIDDLE: u64 = 3 << 39;
+
+/// A deadline within two minutes from the middle, at random.
+fn scattered(number: u64) -> u64 {
+    MIDDLE + number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (120 * SECOND)
+}
+
+#[test]
+fn a_nearer_deadline_in_turn_costs_no_scan() {
+    let alarms = Alarms::new(MANY + 3);
+    let wheel = Wheel::new(0);
+    let first = (0..MANY).map(|number| scattered(number as u64)).min();
+    for number in 0..MANY {
+        alarms.insert(&wheel, number, scattered(number as u64));
+    }
+    assert_eq!(wheel.next_deadline(), first);
+    // In a slot of its own, in the same slot, and three in the same slot that are removed in any order.
+    let nears: [[(usize, u64); 3]; 2] = [
+        [(2, MIDDLE - 9), (1, MIDDLE - 7), (0, SECOND)],
+        [(0, MIDDLE - 8), (2, MIDDLE - 9), (1, MIDDLE - 7)],
+    ];
+    let taken = steps(|| {
+        for near in nears.iter().cycle().take(MANY) {
+            for &(number, deadline) in near {
+                alarms.insert(&wheel, MANY + number, deadline);
+                wheel.next_deadline();
+            }
+            for number in 0..3 {
+                alarms.remove(&wheel, MANY + number);
+                wheel.next_deadline();
+            }
+            assert_eq!(wheel.next_deadline(), first);
+        }
+    });
+    // The 100,000 are sorted no more than once.
+    assert!(taken < 40 * MANY, "{taken} steps in {MANY} rounds");
+}
+
+#[test]
+fn equal_timeouts_in_turn_cost_no_scan() {
+    // Each connection in turn arms its timeout anew: it is always the earliest that is removed.
+    let alarms = Alarms::new(MANY);
+    let wheel = Wheel::new(0);
+    for number in 0..MANY {
+        alarms.insert(&wheel, number, MIDDLE + number as u64);
+    }
+    let taken = steps(|| {
+        for round in 0..2 * MANY {
+            assert_eq!(wheel.next_deadline(), Some(MIDDLE + round as u64));
+            alarms.remove(&wheel, round % MANY);
+            alarms.insert(&wheel, round % MANY, MIDDLE + (MANY + round) as u64);
+        }
+    });
+    assert_eq!(taken, 0);
+}
+
+#[test]
+fn removing_the_earliest_of_scattered_ones_is_cheap() {
+    // The wheel as a queue: the earliest is removed, and comes back somewhere among the others.
+    let alarms = Alarms::new(MANY);
+    let wheel = Wheel::new(0);
+    let mut model = std::collections::BTreeMap::new();
+    for number in 0..MANY {
+        alarms.insert(&wheel, number, scattered(number as u64));
+        model.insert((scattered(number as u64), number), number);
+    }
+    let taken = steps(|| {
+        for round in 0..MANY {
+            let ((deadline, _), number) = model.pop_first().expect("never empty");
+            assert_eq!(wheel.next_deadline(), Some(deadline));
+            alarms.remove(&wheel, number);
+            let again = scattered((MANY + round) as u64);
+            alarms.insert(&wheel, number, again);
+            model.insert((again, MANY + round), number);
+        }
+    });
+    // About the square root of their number: as many rounds pass before one that came back is the earliest.
+    assert!(
+        taken / MANY < 4 * MANY.isqrt() + LOOK,
+        "{} steps per round",
+        taken / MANY
+    );
+}
+
+#[test]
+fn many_alarms_of_one_tick_are_not_quadratic() {
+    let alarms = Alarms::new(MANY);
+    let wheel = Wheel::new(0);
+    for number in 0..MANY {
+        alarms.insert(
+            &wheel,
+            number,
+            TICK + (number as u64).wrapping_mul(0x9e37_79b9) % TICK,
+        );
+    }
+    let mut previous = 0;
+    let mut expired = 0;
+    let taken = steps(|| {
+        // In several advances within the tick.
+        for now in (TICK..=2 * TICK).step_by(64) {
+            wheel.advance(now, |alarm| {
+                // SAFETY: the alarm is valid until the test ends.
+                let deadline = unsafe { alarm.as_ref() }.deadline.get();
+                assert!(previous <= deadline && deadline <= now);
+                previous = deadline;
+                expired += 1;
+            });
+        }
+    });
+    assert_eq!(expired, MANY);
+    assert!(taken < 30 * MANY, "{taken} steps");
+}
