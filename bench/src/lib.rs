@@ -1,6 +1,8 @@
 //! What the benchmarks in benches/ compare with, where it needs more than a crate.
 
 pub mod bare;
+pub mod micro;
+pub mod on_tokio;
 
 /// Boost.Context, where it is installed.
 #[cfg(boost)]

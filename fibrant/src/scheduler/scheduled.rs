@@ -40,12 +40,14 @@ use std::sync::Arc;
 pub(crate) struct Scheduled {
     /// Who it is and how it waits. First, so that its address is this one's.
     pub(crate) task: Task,
-    /// What it runs.
-    work: &'static Work,
+    /// Where it goes on; null before it starts.
+    pub(super) context: Cell<*const Context>,
     /// The next one in the queue or inbox that it is in.
     pub(super) next: AtomicPtr<Scheduled>,
     /// When it was queued: a rising number of its worker's.
     pub(super) stamp: Cell<u64>,
+    /// What it runs.
+    work: &'static Work,
     /// The worker that it is with.
     owner: AtomicPtr<Desk>,
     /// Its place in that worker's roster.
@@ -54,8 +56,6 @@ pub(crate) struct Scheduled {
     pub(super) is_bound: bool,
     /// Whether it has been handed to a less loaded worker: that happens once at most.
     pub(super) was_placed: Cell<bool>,
-    /// Where it goes on; null before it starts.
-    pub(super) context: Cell<*const Context>,
     /// The size of stack it wants.
     pub(super) stack_size: usize,
     /// The deadline of the innermost [`timeout`](crate::timeout) that it runs in: nanoseconds of the monotonic clock.

@@ -1,0 +1,238 @@
+//! The micro-benchmarks on threads of the operating system; a worker is a processor.
+
+use std::array;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::iter;
+use std::mem;
+use std::os::fd::FromRawFd;
+use std::sync::{Arc, Barrier};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use bench::micro::{self, Alarm, Args, Expired, Gauge, Outcome, Parked, Peer, Place, Token};
+
+/// Enough for what the threads do here.
+const STACK: usize = 64 << 10;
+
+/// Threads.
+struct Threads {
+    workers: usize,
+}
+
+fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    thread::Builder::new()
+        .stack_size(STACK)
+        .spawn(body)
+        .expect("a thread")
+}
+
+fn join_all(handles: impl IntoIterator<Item = JoinHandle<()>>) {
+    for handle in handles {
+        handle.join().expect("a thread");
+    }
+}
+
+/// Binds the calling thread to a processor.
+fn bind(processor: usize) {
+    // SAFETY: all zeros is the empty set; the processor's number is within the set, and zero means the calling thread.
+    let result = unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        libc::CPU_SET(processor, &mut set);
+        libc::sched_setaffinity(0, mem::size_of_val(&set), &set)
+    };
+    assert_eq!(result, 0, "{}", io::Error::last_os_error());
+}
+
+/// Binds the calling thread as `place` says, if it does: ping to the first processor, pong to the first or second.
+fn bind_to(place: Place, pong: bool) {
+    match place {
+        Place::Same => bind(0),
+        Place::Free => (),
+        Place::Across => bind(pong.into()),
+    }
+}
+
+/// The time that two threads take, each of which gets the other one's handle.
+fn duel(
+    place: Place,
+    ping: impl FnOnce(&Thread) + Send + 'static,
+    pong: impl FnOnce(&Thread) + Send + 'static,
+) -> Duration {
+    let both = spawn(move || {
+        bind_to(place, false);
+        let first = thread::current();
+        let start = Instant::now();
+        let second = spawn(move || {
+            bind_to(place, true);
+            pong(&first);
+        });
+        ping(second.thread());
+        second.join().expect("pong");
+        start.elapsed()
+    });
+    both.join().expect("ping")
+}
+
+/// A node that sums `size` leaves from number `first` on.
+fn node(first: u64, size: u64) -> JoinHandle<u64> {
+    spawn(move || {
+        if size == 1 {
+            return first;
+        }
+        let part = size / 10;
+        let children: [_; 10] = array::from_fn(|index| node(first + index as u64 * part, part));
+        children
+            .into_iter()
+            .map(|child| child.join().expect("a node"))
+            .sum()
+    })
+}
+
+/// A blocking eventfd.
+fn eventfd() -> Arc<File> {
+    // SAFETY: no pointers; the result is checked, and nobody else has the descriptor.
+    let file = unsafe {
+        let descriptor = libc::eventfd(0, libc::EFD_CLOEXEC);
+        assert_ne!(descriptor, -1, "{}", io::Error::last_os_error());
+        File::from_raw_fd(descriptor)
+    };
+    Arc::new(file)
+}
+
+fn signal(mut eventfd: &File) {
+    eventfd.write_all(&1_u64.to_ne_bytes()).expect("an eventfd");
+}
+
+fn wait(mut eventfd: &File) {
+    eventfd.read_exact(&mut [0; 8]).expect("an eventfd");
+}
+
+impl Peer for Threads {
+    fn yields(&self, tasks: usize, n: usize) -> Outcome<Duration> {
+        let workers = self.workers;
+        let barrier = Arc::new(Barrier::new(tasks + 1));
+        let yielder = || {
+            let barrier = barrier.clone();
+            spawn(move || {
+                if workers == 1 {
+                    bind(0);
+                }
+                barrier.wait();
+                for _ in 0..n {
+                    thread::yield_now();
+                }
+            })
+        };
+        let handles: Vec<_> = iter::repeat_with(yielder).take(tasks).collect();
+        barrier.wait();
+        let start = Instant::now();
+        join_all(handles);
+        Ok(start.elapsed())
+    }
+
+    fn spawn(&self, batch: usize, batches: usize) -> Outcome<Duration> {
+        let mut handles = Vec::with_capacity(batch);
+        let start = Instant::now();
+        for _ in 0..batches {
+            handles.extend(iter::repeat_with(|| spawn(|| ())).take(batch));
+            join_all(handles.drain(..));
+        }
+        Ok(start.elapsed())
+    }
+
+    fn skynet(&self, leaves: u64) -> Outcome<(Duration, u64)> {
+        let start = Instant::now();
+        let sum = node(0, leaves).join().expect("the root");
+        Ok((start.elapsed(), sum))
+    }
+
+    fn pingpong(&self, place: Place, n: usize) -> Outcome<Duration> {
+        let token = Arc::new(Token::default());
+        let same = token.clone();
+        Ok(duel(
+            place,
+            move |pong| token.play(false, n, thread::park, || pong.unpark()),
+            move |ping| same.play(true, n, thread::park, || ping.unpark()),
+        ))
+    }
+
+    fn eventfd(&self, place: Place, n: usize) -> Outcome<Duration> {
+        let (to_pong, to_ping) = (eventfd(), eventfd());
+        let (from_ping, from_pong) = (to_pong.clone(), to_ping.clone());
+        Ok(duel(
+            place,
+            move |_| {
+                for _ in 0..n {
+                    signal(&to_pong);
+                    wait(&from_pong);
+                }
+            },
+            move |_| {
+                for _ in 0..n {
+                    wait(&from_ping);
+                    signal(&to_ping);
+                }
+            },
+        ))
+    }
+
+    fn expire(&self, n: usize) -> Outcome<Expired> {
+        let alarm = Arc::new(Alarm::new(n));
+        let sleeper = |index| {
+            let alarm = alarm.clone();
+            spawn(move || {
+                micro::arrive();
+                thread::sleep(alarm.remaining(index));
+            })
+        };
+        let handles: Vec<_> = (0..n).map(sleeper).collect();
+        thread::sleep(alarm.eve() - Instant::now());
+        alarm.begin()?;
+        join_all(handles);
+        Ok(alarm.end())
+    }
+
+    /// The kernel's own memory for a thread is not counted: its kernel stack and the like.
+    fn parked(&self, n: usize, hold: Duration) -> Outcome<Parked> {
+        let mut handles = Vec::with_capacity(n);
+        let mut gauge = Gauge::new();
+        for _ in 0..n {
+            handles.push(spawn(|| {
+                micro::arrive();
+                thread::park();
+            }));
+        }
+        while micro::arrived() < n {
+            thread::yield_now();
+        }
+        thread::sleep(Gauge::SETTLE);
+        gauge.begin();
+        thread::sleep(hold);
+        let parked = gauge.read();
+        for handle in &handles {
+            handle.thread().unpark();
+        }
+        join_all(handles);
+        Ok(parked)
+    }
+
+    /// A stack and its guard are two mappings; and a thread needs a number.
+    fn room(&self) -> (usize, &'static str) {
+        let others = 1_000;
+        let limits = [
+            (micro::system_limit("kernel/pid_max"), "kernel.pid_max"),
+            (micro::system_limit("kernel/threads-max"), "kernel.threads-max"),
+            (micro::system_limit("vm/max_map_count") / 2, "vm.max_map_count"),
+        ];
+        let (room, limit) = limits.into_iter().min().expect("limits");
+        (room.saturating_sub(others), limit)
+    }
+}
+
+fn main() {
+    let args = Args::parse("std_thread");
+    args.run(&Threads {
+        workers: args.workers,
+    });
+}
