@@ -6,21 +6,26 @@
 //! - **Open**: it has not ended and nobody waits. The cell is the joiner's.
 //! - **Awaited**: a waiter is in the cell, which is the completing side's. The joiner may take it back ([`forget`]).
 //! - **Detached**: it has not ended, and nobody will ever ask: the completing side drops the result.
-//! - **Done**: it has ended; the result is the joiner's, the cell is whoever's it was.
+//! - **Waking**: it has ended, and the result is the joiner's. If there was a waiter, it is being woken.
+//! - **Done**: nothing more happens.
+//!
+//! A waiter is not counted: it is good as long as its fiber waits. A joiner whose wait ends for another reason takes its waiter
+//! back and, if the completing side has it already, stays until that is done with it.
 //!
 //! [`forget`]: Completion::forget
 
 use super::waker::Waker;
 use crate::primitives::atomic::{
     AtomicU8,
-    Ordering::{AcqRel, Acquire},
+    Ordering::{AcqRel, Acquire, Release},
 };
 use std::cell::UnsafeCell;
 
 const OPEN: u8 = 0;
 const AWAITED: u8 = 1;
 const DETACHED: u8 = 2;
-const DONE: u8 = 3;
+const WAKING: u8 = 3;
+const DONE: u8 = 4;
 
 /// Whether a fiber has ended, and who waits for that.
 pub(crate) struct Completion {
@@ -48,7 +53,7 @@ impl Completion {
     /// Whether the fiber has ended.
     #[inline]
     pub(crate) fn is_done(&self) -> bool {
-        self.state.load(Acquire) == DONE
+        self.state.load(Acquire) >= WAKING
     }
 
     /// Asks to be woken when the fiber ends; false if it has ended.
@@ -60,7 +65,7 @@ impl Completion {
         if self.is_done() {
             return false;
         }
-        // SAFETY: in Open and Done the cell is the joiner's, and it is in one of them: its last waiter was taken back.
+        // SAFETY: in Open, and if it has ended, the cell is the joiner's, and it is in one of them: its last waiter was taken back.
         unsafe { *self.waiter.get() = Some(waiter) };
         if self
             .state
@@ -69,16 +74,21 @@ impl Completion {
         {
             return true;
         }
-        // SAFETY: it is Done: the cell was never given away.
+        // SAFETY: it has ended: the cell was never given away.
         unsafe { *self.waiter.get() = None };
         false
     }
 
-    /// Takes the waiter back: the joiner does not wait any more.
+    /// Takes the waiter back: the joiner does not wait any more. `was_woken` says that its wait was ended by the completing side,
+    /// which then has nothing more to do with it.
     ///
     /// # Safety
     /// The caller is the joiner.
-    pub(crate) unsafe fn forget(&self) {
+    #[inline]
+    pub(crate) unsafe fn forget(&self, was_woken: bool) {
+        if was_woken && self.is_done() {
+            return;
+        }
         if self
             .state
             .compare_exchange(AWAITED, OPEN, AcqRel, Acquire)
@@ -86,6 +96,11 @@ impl Completion {
         {
             // SAFETY: in Open the cell is the joiner's.
             unsafe { *self.waiter.get() = None };
+            return;
+        }
+        // The completing side has it, on another thread, and is about to find that there is nobody to wake.
+        while self.state.load(Acquire) == WAKING {
+            crate::primitives::yield_thread();
         }
     }
 
@@ -102,19 +117,23 @@ impl Completion {
     /// The fiber has ended and its result is in place: wakes who waits.
     ///
     /// # Safety
-    /// Called once.
+    /// Called once, by somebody who keeps this alive.
     #[inline]
     pub(crate) unsafe fn complete(&self) -> ResultOwner {
-        match self.state.swap(DONE, AcqRel) {
-            AWAITED => {
-                // SAFETY: the state was Awaited, so the cell was the completing side's; the joiner finds Done and leaves it.
-                if let Some(waiter) = unsafe { (*self.waiter.get()).take() } {
-                    waiter.wake();
-                }
-                ResultOwner::Joiner
+        let before = self.state.swap(WAKING, AcqRel);
+        if before == AWAITED {
+            // SAFETY: the state was Awaited, so the cell was the completing side's; the joiner finds Waking and leaves it.
+            let waiter = unsafe { (*self.waiter.get()).take() };
+            if let Some(waiter) = waiter {
+                // SAFETY: its fiber waits, or stays until this is done.
+                unsafe { waiter.wake() };
             }
-            DETACHED => ResultOwner::Completer,
-            _ => ResultOwner::Joiner,
+        }
+        self.state.store(DONE, Release);
+        if before == DETACHED {
+            ResultOwner::Completer
+        } else {
+            ResultOwner::Joiner
         }
     }
 }

@@ -8,7 +8,8 @@ use crate::clock;
 use crate::fiber::{Handle, Task, TaskRef, WaitNumber, WaitReason};
 use std::fmt;
 use std::marker::PhantomData;
-use std::ptr::NonNull;
+use std::mem::ManuallyDrop;
+use std::ptr::{self, NonNull};
 use std::thread;
 use std::time::Duration;
 
@@ -72,9 +73,7 @@ impl<T> JoinHandle<T> {
     /// ```
     pub fn join(self) -> thread::Result<T> {
         self.wait(clock::NEVER);
-        // SAFETY: it returns a T, has ended, and the result is this handle's, which takes it and is gone: its drop finds it
-        // taken.
-        unsafe { self.scheduled().take_result() }
+        self.into_result()
     }
 
     /// Like [`join`](JoinHandle::join), for at most `timeout`.
@@ -96,8 +95,7 @@ impl<T> JoinHandle<T> {
         if !self.wait(clock::after(timeout)) {
             return Err(self);
         }
-        // SAFETY: as in `join`.
-        Ok(unsafe { self.scheduled().take_result() })
+        Ok(self.into_result())
     }
 
     /// Whether the fiber has ended.
@@ -175,6 +173,18 @@ impl<T> JoinHandle<T> {
         &self.handle
     }
 
+    /// What the fiber, which has ended, returned.
+    #[inline]
+    fn into_result(self) -> thread::Result<T> {
+        // SAFETY: it returns a T, has ended, and the result is this handle's.
+        let result = unsafe { self.scheduled().take_result() };
+        // There is nothing left to detach or drop but the reference to the fiber.
+        let this = ManuallyDrop::new(self);
+        // SAFETY: it is moved out once, and the rest of the handle has no destructor.
+        drop(unsafe { ptr::read(&this.handle) });
+        result
+    }
+
     /// Waits for the end, at most until then. Returns whether it has come.
     fn wait(&self, deadline: u64) -> bool {
         let child = self.scheduled();
@@ -194,7 +204,7 @@ impl<T> JoinHandle<T> {
                     |task, number| announce(&child.completion, task, number),
                 );
                 // SAFETY: this handle is the joiner.
-                unsafe { child.completion.forget() };
+                unsafe { child.completion.forget(end == WaitEnd::Woken) };
                 if let WaitEnd::Interrupted(interruption) = end {
                     interruption.unwind();
                 }
@@ -211,13 +221,12 @@ impl<T> JoinHandle<T> {
 
 /// Asks to be woken when somebody completes, from a wait that has just begun.
 pub(super) fn announce(completion: &super::completion::Completion, task: &Task, number: WaitNumber) {
-    // SAFETY: the fiber that is about to wait runs, so it is alive.
-    let waiter = unsafe { TaskRef::share(NonNull::from(task)) };
+    let waiter = || Waker::Fiber(NonNull::from(task), number);
     // SAFETY: the caller is the joiner and has no other waiter.
-    if !unsafe { completion.wait(Waker::Fiber(waiter, number)) } {
+    if !unsafe { completion.wait(waiter()) } {
         // It is done already: the wait ends before it has really begun.
-        // SAFETY: as above.
-        Waker::Fiber(unsafe { TaskRef::share(NonNull::from(task)) }, number).wake();
+        // SAFETY: the fiber that is about to wait is the one that runs here.
+        unsafe { waiter().wake() };
     }
 }
 
@@ -237,7 +246,7 @@ pub(super) fn wait_on_thread(completion: &super::completion::Completion, deadlin
             }
         }
         // SAFETY: as above.
-        unsafe { completion.forget() };
+        unsafe { completion.forget(false) };
         if completion.is_done() {
             return true;
         }

@@ -7,7 +7,8 @@
 //! - [`caller`]: threads of the user's that are workers for a while; [`blocking`]: real threads for what blocks;
 //! - [`crew`]: what the workers of a runtime share; [`worker`]: one of them, and whose turn it is; [`turn`]: switching, and
 //!   the one function that waits;
-//! - [`desk`]: the part of a worker that others may touch: its [`inbox`] and its [`roster`]; [`queue`]: its run queue;
+//! - [`desk`]: the part of a worker that others may touch: its [`inbox`] and its [`roster`], behind a [`lock`]; [`queue`]: its
+//!   run queue;
 //! - [`scheduled`]: a fiber as it is kept here; [`completion`] and [`waker`]: how its end is announced;
 //! - [`driver`] and [`alarm`]: what a worker sleeps in, and deadlines, as the layer above provides them;
 //! - [`deadlock`]: help for those who ask.
@@ -31,6 +32,7 @@ mod driver;
 mod dump;
 mod inbox;
 mod join;
+mod lock;
 mod queue;
 mod roster;
 mod scheduled;

@@ -12,11 +12,10 @@
 //! The worker looks at the stamp of the first fiber of each list, to see whose turn it is, without the lock: it may see it a
 //! little late.
 
-use crate::primitives::Mutex;
+use super::lock::Lock;
 use crate::primitives::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::cell::Cell;
 use std::ptr::NonNull;
-use std::sync::PoisonError;
 
 /// Something that can be on a roster: it has room for its links.
 ///
@@ -63,7 +62,7 @@ impl<T> Station<T> {
 
 /// The fibers of one worker.
 pub(crate) struct Roster<T> {
-    lists: Mutex<Lists<T>>,
+    lists: Lock<Lists<T>>,
     /// The stamp of the first fresh member and of the first bound one, or higher than any.
     fresh_stamp: AtomicU64,
     bound_stamp: AtomicU64,
@@ -85,7 +84,7 @@ unsafe impl<T> Send for Lists<T> {}
 impl<T: Member> Roster<T> {
     pub(crate) fn new() -> Roster<T> {
         Roster {
-            lists: Mutex::new(Lists {
+            lists: Lock::new(Lists {
                 fresh: List::new(Place::Fresh),
                 bound: List::new(Place::Bound),
                 started: List::new(Place::Started),
@@ -98,9 +97,9 @@ impl<T: Member> Roster<T> {
     }
 
     /// Calls `f` with the lists, and publishes what others look at without the lock.
+    #[inline(always)]
     fn with<R>(&self, f: impl FnOnce(&mut Lists<T>) -> R) -> R {
-        // Nothing panics halfway through a change, so a poisoned lock still guards sound lists.
-        let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lists = self.lists.lock();
         let result = f(&mut lists);
         publish(&self.fresh_stamp, lists.fresh.first_stamp());
         publish(&self.bound_stamp, lists.bound.first_stamp());

@@ -102,7 +102,7 @@ impl ScopeData {
                 |task, number| announce(&self.all_ended, task, number),
             );
             // SAFETY: the scope's owner is the only one who waits for this.
-            unsafe { self.all_ended.forget() };
+            unsafe { self.all_ended.forget(end == WaitEnd::Woken) };
             if let WaitEnd::Interrupted(kind) = end {
                 interruption = Some(kind);
                 self.cancel(&worker.crew);

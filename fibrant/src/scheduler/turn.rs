@@ -234,17 +234,21 @@ impl Worker {
         eprintln!("fibrant: {problem}");
         // SAFETY: it has not started.
         unsafe { Scheduled::of(&task).refuse(Box::new(problem)) };
-        self.finish(&task);
+        self.finish(Scheduled::of(&task));
     }
 
     /// A fiber of this worker has ended, and its result is in place.
-    fn finish(&self, task: &TaskRef) {
-        let fiber = Scheduled::of(task);
+    #[inline]
+    fn finish(&self, fiber: &Scheduled) {
         // SAFETY: it was put among the started ones when it was picked.
         unsafe { self.desk.roster.remove(NonNull::from(fiber)) };
         self.thread().counters.fibers_ended.increment();
-        // SAFETY: a fiber ends once.
-        if unsafe { fiber.completion.complete() } == ResultOwner::Completer {
+        // The turn of a parent that ran this child ahead of others goes back to it.
+        self.set_urgent(fiber.ran_ahead.get());
+        // SAFETY: a fiber ends once; the caller holds the scheduler's reference.
+        let owner = unsafe { fiber.completion.complete() };
+        self.set_urgent(false);
+        if owner == ResultOwner::Completer {
             // SAFETY: the result is in place and nobody else's.
             unsafe { fiber.drop_result() };
         }
@@ -362,15 +366,12 @@ unsafe fn fits(block: NonNull<Block>, next: NonNull<Scheduled>) -> bool {
 unsafe fn run_one(block: NonNull<Block>) {
     let worker = Worker::current_after_switch();
     worker.thread().set_current(Some(block));
-    let fiber = NonNull::from(
-        worker
-            .fiber()
-            .expect("the fiber that begins is the one that runs"),
-    );
-    // SAFETY: it has not ended, and the block keeps the scheduler's reference.
-    let task = unsafe { TaskRef::share(fiber.cast()) };
-    let scheduled = Scheduled::of(&task);
-    if task.wait.is_cancelled() || scheduled.scope.as_ref().is_some_and(|scope| scope.is_cancelled()) {
+    let fiber = worker.fiber().expect("the fiber that begins is the one that runs");
+    // SAFETY: the block keeps the scheduler's reference until it is removed or handed on; only the borrow of the worker, which
+    // the fiber may leave, is removed.
+    let scheduled = unsafe { &*ptr::from_ref(fiber) };
+    let scope_ends = || scheduled.scope.as_ref().is_some_and(|scope| scope.is_cancelled());
+    if scheduled.task.wait.is_cancelled() || scope_ends() {
         // SAFETY: it has not run.
         unsafe { scheduled.refuse(Box::new(super::cancel::Cancelled::new())) };
     } else {
@@ -380,5 +381,5 @@ unsafe fn run_one(block: NonNull<Block>) {
     // SAFETY: the block is in place.
     unsafe { block.as_ref() }.end_locals();
     // It may have moved to another worker.
-    Worker::current_after_switch().finish(&task);
+    Worker::current_after_switch().finish(scheduled);
 }

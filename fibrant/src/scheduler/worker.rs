@@ -11,8 +11,9 @@
 //! [`POLL_INTERVAL`] turns, or when nobody can run, the worker's own context polls: whoever is woken by that comes into the
 //! queue, behind those who are in it, ahead of those who come later.
 //!
-//! The one exception is a fiber that joins a child which has not started: the child runs next, at most [`CHAIN_LIMIT`] times
-//! in a row.
+//! The one exception is a fiber that joins a child which has not started: the child runs next, in its parent's turn, and when it
+//! ends the turn goes back to the parent. So a tree of fibers runs depth-first, and few of them are alive at a time. After
+//! [`CHAIN_LIMIT`] such turns in a row somebody else has one.
 
 use super::cancel::Cancelled;
 use super::crew::{Crew, Phase};
@@ -35,8 +36,8 @@ use std::time::Duration;
 /// How many turns pass between two polls while there are fibers to run.
 const POLL_INTERVAL: u64 = 61;
 
-/// How many children in a row may run before those who have waited longer.
-const CHAIN_LIMIT: u32 = 64;
+/// How many turns in a row may pass between parents and children before somebody who has waited longer has one.
+const CHAIN_LIMIT: u32 = 32;
 
 /// How many more started fibers than the least crowded worker this one may have before it places fresh ones there.
 const CROWD_TOLERANCE: usize = 16;
@@ -70,8 +71,11 @@ pub(crate) struct Worker {
     last_poll: Cell<u64>,
     /// How many children have run ahead of others since the last turn that was not one.
     chain: Cell<u32>,
-    /// The child that is to run next.
+    /// The child that is to run next, or the parent that it returns to.
     chained: Cell<Option<NonNull<Scheduled>>>,
+    returning: Cell<Option<NonNull<Scheduled>>>,
+    /// Whether who is woken now is the parent of a child that ran ahead.
+    urgent: Cell<bool>,
     /// A fiber that is leaving for another worker.
     pub(super) moving: Cell<Option<(NonNull<Scheduled>, &'static Desk)>>,
     /// The time as of the last poll.
@@ -117,6 +121,8 @@ impl Worker {
             last_poll: Cell::new(0),
             chain: Cell::new(0),
             chained: Cell::new(None),
+            returning: Cell::new(None),
+            urgent: Cell::new(false),
             moving: Cell::new(None),
             now: Cell::new(clock::now()),
             relief: Cell::new(None),
@@ -273,6 +279,14 @@ impl Worker {
         if let Some(child) = self.chained.take() {
             return Pick::Fresh(child);
         }
+        if let Some(parent) = self.returning.take() {
+            if self.chain.get() < CHAIN_LIMIT {
+                self.chain.set(self.chain.get() + 1);
+                return Pick::Started(parent);
+            }
+            // SAFETY: it was woken and is in no queue.
+            unsafe { self.enqueue(parent) };
+        }
         self.chain.set(0);
         if !self.desk.inbox().is_empty() {
             self.desk.inbox().take_all(|fiber| {
@@ -394,6 +408,7 @@ impl Worker {
             && self.desk.roster.start(NonNull::from(child), is_here)
         {
             self.chain.set(self.chain.get() + 1);
+            child.ran_ahead.set(true);
             self.chained.set(Some(NonNull::from(child)));
         }
     }
@@ -421,6 +436,26 @@ impl Worker {
                 scheduled.refuse(Box::new(Cancelled::new()));
                 scheduled.completion.complete();
             }
+        }
+    }
+
+    /// Notes whether who is woken next is the parent of a child that ran ahead.
+    #[inline]
+    pub(super) fn set_urgent(&self, yes: bool) {
+        self.urgent.set(yes);
+    }
+
+    /// Queues a fiber of this worker whose wait has ended.
+    ///
+    /// # Safety
+    /// As for `enqueue`.
+    #[inline]
+    unsafe fn receive(&self, fiber: NonNull<Scheduled>) {
+        if self.urgent.take() {
+            self.returning.set(Some(fiber));
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { self.enqueue(fiber) };
         }
     }
 
@@ -516,7 +551,7 @@ pub(super) unsafe fn wake(task: NonNull<Task>) {
         .expect("a fiber that waits has a worker");
     match Worker::current() {
         // SAFETY: it is this worker's, waited, and was claimed once.
-        Some(worker) if ptr::eq(worker.desk, owner) => unsafe { worker.enqueue(fiber) },
+        Some(worker) if ptr::eq(worker.desk, owner) => unsafe { worker.receive(fiber) },
         // SAFETY: it was claimed by the caller.
         _ => unsafe { owner.deliver(fiber) },
     }
