@@ -26,10 +26,11 @@
 //! At most one of `context` and `resumer` is live: `context` in Ready, `resumer` in Running. Only these transitions exist:
 //! Init to Running to (Ready to Running)* to Term to Init.
 
+use super::handle::Identity;
 use super::local::Locals;
 use super::status::Status;
 use super::thread::Thread;
-use super::{Handle, State, TaskRef};
+use super::{State, TaskRef};
 use crate::context::stack::Stack;
 use crate::context::{self, Context};
 use std::any::Any;
@@ -66,7 +67,7 @@ pub(crate) struct Block {
     /// The values of its fiber-locals.
     pub(super) locals: Locals,
     /// Its id and name.
-    pub(super) identity: Handle,
+    pub(super) identity: Identity,
     /// The stack that this block stands on.
     pub(super) stack: Stack,
 }
@@ -87,7 +88,7 @@ struct Unwinding;
 impl Block {
     /// Puts a block at the top of a stack, in state Init.
     #[inline]
-    pub(super) fn place(stack: Stack, identity: Handle, shares_float_control: bool) -> NonNull<Block> {
+    pub(super) fn place(stack: Stack, identity: Identity, shares_float_control: bool) -> NonNull<Block> {
         // SAFETY: the top of a stack that nobody uses, with far more room below it than a block takes.
         let place = unsafe { stack.top().cast::<Block>().sub(1) };
         let block = Block {
@@ -96,7 +97,7 @@ impl Block {
             parent: Cell::new(None),
             status: Status::init(),
             shares_float_control,
-            is_scheduled: identity.is_scheduled(),
+            is_scheduled: matches!(identity, Identity::Scheduled(_)),
             panic: Cell::new(None),
             locals: Locals::new(),
             identity,
@@ -126,7 +127,7 @@ impl Block {
     /// block's address.
     #[inline]
     pub(crate) fn place_scheduled(stack: Stack, task: TaskRef, entry: context::Entry) -> NonNull<Block> {
-        let block = Block::place(stack, Handle::of_task(task), false);
+        let block = Block::place(stack, Identity::Scheduled(task), false);
         // SAFETY: it was just placed, and nobody else knows it.
         let placed = unsafe { block.as_ref() };
         // SAFETY: nothing stands on the stack below the block, whose address is a multiple of 16, and the context is spent.
@@ -146,7 +147,7 @@ impl Block {
     #[inline]
     pub(crate) unsafe fn hand_on(block: NonNull<Block>, task: TaskRef) {
         // SAFETY: by the caller's promise nobody looks at the old identity now.
-        let former = unsafe { std::mem::replace(&mut (*block.as_ptr()).identity, Handle::of_task(task)) };
+        let former = unsafe { std::mem::replace(&mut (*block.as_ptr()).identity, Identity::Scheduled(task)) };
         drop(former);
     }
 

@@ -4,8 +4,9 @@
 //! are told in [`block`](super::block).
 
 use super::block::{Block, Job, Order};
+use super::handle::Identity;
 use super::thread::Thread;
-use super::{Handle, ResetError, ResumeError, State, WaitReason};
+use super::{ResetError, ResumeError, State, WaitReason};
 use crate::{context, env};
 use std::cell::Cell;
 use std::fmt;
@@ -14,6 +15,7 @@ use std::marker::PhantomData;
 use std::panic;
 use std::process;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// A function with a stack of its own, run step by step: [`resume`](Fiber::resume) runs it until it calls
 /// [`suspend`](super::suspend).
@@ -85,7 +87,7 @@ pub struct Fiber {
     block: Cell<Option<NonNull<Block>>>,
     /// What it will run, in Init.
     job: Cell<Option<Job>>,
-    identity: Handle,
+    identity: Identity,
     /// The stack size it was made with; `None` for the default.
     stack_size: Option<usize>,
     shares_float_control: bool,
@@ -135,7 +137,7 @@ impl Fiber {
         Fiber {
             block: Cell::new(None),
             job: Cell::new(Some(job)),
-            identity: Handle::of_hand(id),
+            identity: Identity::Hand { id, name: None },
             stack_size,
             shares_float_control: false,
             _thread: PhantomData,
@@ -154,7 +156,10 @@ impl Fiber {
     #[must_use = "this takes the fiber and returns it"]
     pub fn named(mut self, name: impl Into<String>) -> Fiber {
         if self.block.get().is_none() {
-            self.identity.set_name(name.into());
+            self.identity = Identity::Hand {
+                id: self.id(),
+                name: Some(Arc::from(name.into())),
+            };
         }
         self
     }

@@ -24,62 +24,71 @@ pub struct Handle(Who);
 
 #[derive(Clone, Debug)]
 enum Who {
-    /// A fiber that is driven by hand, and the scheduled one, if any, that drove it when this handle was made.
-    Hand {
-        id: u64,
-        name: Option<Arc<str>>,
-        driver: Option<TaskRef>,
-    },
+    /// A fiber that is driven by hand.
+    Hand(Arc<Hand>),
     /// A scheduled fiber.
     Scheduled(TaskRef),
 }
 
-impl Handle {
-    /// A hand-driven fiber without a name.
-    #[inline]
-    pub(super) fn of_hand(id: u64) -> Handle {
-        Handle(Who::Hand {
-            id,
-            name: None,
-            driver: None,
-        })
+#[derive(Debug)]
+struct Hand {
+    id: u64,
+    name: Option<Arc<str>>,
+    /// The scheduled fiber, if any, that drove it when the handle was made.
+    driver: Option<TaskRef>,
+}
+
+/// Who a fiber is, in its control block.
+#[derive(Clone, Debug)]
+pub(super) enum Identity {
+    /// A fiber that is driven by hand.
+    Hand { id: u64, name: Option<Arc<str>> },
+    /// A scheduled fiber. The reference is the scheduler's.
+    Scheduled(TaskRef),
+}
+
+impl Identity {
+    /// The fiber's number.
+    pub(super) fn id(&self) -> u64 {
+        match self {
+            Identity::Hand { id, .. } => *id,
+            Identity::Scheduled(task) => task.id(),
+        }
     }
 
+    /// The fiber's name.
+    pub(super) fn name(&self) -> Option<&str> {
+        match self {
+            Identity::Hand { name, .. } => name.as_deref(),
+            Identity::Scheduled(task) => task.name(),
+        }
+    }
+
+    /// A handle to it; if it is driven by hand, `driver` drives it.
+    pub(super) fn handle(&self, driver: Option<TaskRef>) -> Handle {
+        Handle(match self {
+            Identity::Hand { id, name } => Who::Hand(Arc::new(Hand {
+                id: *id,
+                name: name.clone(),
+                driver,
+            })),
+            Identity::Scheduled(task) => Who::Scheduled(task.clone()),
+        })
+    }
+}
+
+impl Handle {
     /// A scheduled fiber.
     #[inline]
     pub(crate) fn of_task(task: TaskRef) -> Handle {
         Handle(Who::Scheduled(task))
     }
 
-    /// Names a hand-driven fiber.
-    pub(super) fn set_name(&mut self, new: String) {
-        if let Who::Hand { name, .. } = &mut self.0 {
-            *name = Some(Arc::from(new));
-        }
-    }
-
-    /// The same fiber; if it is driven by hand, `task` drives it.
-    pub(super) fn driven_by(&self, task: Option<TaskRef>) -> Handle {
-        match &self.0 {
-            Who::Hand { id, name, .. } => Handle(Who::Hand {
-                id: *id,
-                name: name.clone(),
-                driver: task,
-            }),
-            Who::Scheduled(task) => Handle(Who::Scheduled(task.clone())),
-        }
-    }
-
-    /// Whether this is a scheduled fiber.
-    #[inline]
-    pub(super) fn is_scheduled(&self) -> bool {
-        matches!(self.0, Who::Scheduled(_))
-    }
-
     /// The scheduled fiber that this is, or that drives it.
+    #[inline]
     pub(crate) fn task(&self) -> Option<&TaskRef> {
         match &self.0 {
-            Who::Hand { driver, .. } => driver.as_ref(),
+            Who::Hand(hand) => hand.driver.as_ref(),
             Who::Scheduled(task) => Some(task),
         }
     }
@@ -92,7 +101,7 @@ impl Handle {
     /// ```
     pub fn id(&self) -> u64 {
         match &self.0 {
-            Who::Hand { id, .. } => *id,
+            Who::Hand(hand) => hand.id,
             Who::Scheduled(task) => task.id(),
         }
     }
@@ -105,7 +114,7 @@ impl Handle {
     /// ```
     pub fn name(&self) -> Option<&str> {
         match &self.0 {
-            Who::Hand { name, .. } => name.as_deref(),
+            Who::Hand(hand) => hand.name.as_deref(),
             Who::Scheduled(task) => task.name(),
         }
     }

@@ -134,7 +134,7 @@ pub fn current() -> Option<Handle> {
         let task = thread.task().map(|task| unsafe { TaskRef::share(task) });
         match thread.current() {
             // SAFETY: as in `suspend`: the current fiber's block is in use while its code runs.
-            Some(block) => Some(unsafe { block.as_ref() }.identity.driven_by(task)),
+            Some(block) => Some(unsafe { block.as_ref() }.identity.handle(task)),
             None => task.map(Handle::of_task),
         }
     })

@@ -131,7 +131,9 @@ impl Scheduled {
     where
         F: FnOnce() -> T,
     {
-        let job: Box<Job<F, T>> = Box::new(Job {
+        let mut place = Box::<Job<F, T>>::new_uninit();
+        // Written in place: it is large enough for a copy to show.
+        place.write(Job {
             head: Scheduled {
                 task: Task::new(&Job::<F, T>::KIND, making.id, making.name, making.spawned_at, 2),
                 work: &Job::<F, T>::WORK,
@@ -151,6 +153,8 @@ impl Scheduled {
             },
             stage: UnsafeCell::new(Stage::Work(f)),
         });
+        // SAFETY: it was just written.
+        let job = unsafe { place.assume_init() };
         let head = NonNull::from(Box::leak(job)).cast::<Scheduled>();
         // SAFETY: it was made with two references; this is one of them.
         (head, unsafe { TaskRef::from_raw(head.cast()) })

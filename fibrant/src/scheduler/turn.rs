@@ -366,7 +366,9 @@ unsafe fn fits(block: NonNull<Block>, next: NonNull<Scheduled>) -> bool {
 unsafe fn run_one(block: NonNull<Block>) {
     let worker = Worker::current_after_switch();
     worker.thread().set_current(Some(block));
-    let fiber = worker.fiber().expect("the fiber that begins is the one that runs");
+    let fiber = worker
+        .fiber()
+        .expect("the fiber that begins is the one that runs");
     // SAFETY: the block keeps the scheduler's reference until it is removed or handed on; only the borrow of the worker, which
     // the fiber may leave, is removed.
     let scheduled = unsafe { &*ptr::from_ref(fiber) };
