@@ -1,19 +1,34 @@
 //! A tour of what fibrant does today: `cargo run --release --example tour`.
 
 use fibrant::fiber::{self, Coroutine, Fiber, State, Yielder};
-use fibrant::{fiber_local, stats};
+use fibrant::io::Event;
+use fibrant::runtime::Runtime;
+use fibrant::{fiber_local, io, stats, timer};
 use std::cell::Cell;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::panic::{self, AssertUnwindSafe};
-use std::time::Instant;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 fn main() {
+    fibrant::run(|| {
+        crowd();
+        messages();
+        timers();
+        descriptors();
+        endings_from_outside();
+        dump();
+    });
+    println!("\nSo much for fibers that a runtime schedules. Now by hand:");
     turns();
     nesting();
     generator();
     locals();
     failures();
     endings();
-    crowd();
     costs();
 }
 
@@ -21,9 +36,148 @@ fn title(text: &str) {
     println!("\n{text}\n{}", "-".repeat(text.len()));
 }
 
+/// Fibers are cheap enough to have very many.
+fn crowd() {
+    const COUNT: usize = 100_000;
+    title("1. A crowd of 100,000 that sleeps");
+    let before = resident();
+    let start = Instant::now();
+    let second = start + Duration::from_secs(1);
+    let sleepers: Vec<_> = (0..COUNT)
+        .map(|_| {
+            let sleeper = move || fibrant::sleep(second.saturating_duration_since(Instant::now()));
+            fibrant::Builder::new()
+                .stack_size(64 << 10)
+                .spawn(sleeper)
+                .unwrap()
+        })
+        .collect();
+    println!("  spawned in {:?}", start.elapsed());
+    fibrant::sleep(Duration::from_millis(900).saturating_sub(start.elapsed()));
+    println!(
+        "  {} are alive, each with a guarded stack of its own: {} bytes each",
+        fiber::live_count(),
+        resident().saturating_sub(before) / COUNT
+    );
+    sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
+    println!(
+        "  each slept until the second was over; all joined after {:?}",
+        start.elapsed()
+    );
+}
+
+/// Fibers wake each other by park and unpark, as threads do.
+fn messages() {
+    title("2. Messages by park and unpark");
+    let letter = Arc::new(Mutex::new(None));
+    let reader = fibrant::Builder::new().name("reader").spawn({
+        let letter = Arc::clone(&letter);
+        move || {
+            for _ in 0..3 {
+                let text: &str = loop {
+                    if let Some(text) = letter.lock().unwrap().take() {
+                        break text;
+                    }
+                    fiber::park();
+                };
+                println!("  {} got {text:?}", fiber::current().unwrap().name().unwrap());
+            }
+        }
+    });
+    let reader = reader.unwrap();
+    for text in ["a", "b", "c"] {
+        while letter.lock().unwrap().is_some() {
+            fibrant::yield_now();
+        }
+        *letter.lock().unwrap() = Some(text);
+        reader.fiber().unpark();
+    }
+    reader.join().unwrap();
+}
+
+/// Timers run functions as fibers, once or again and again.
+fn timers() {
+    title("3. Timers");
+    static TICKS: AtomicU32 = AtomicU32::new(0);
+    let start = Instant::now();
+    let ticker = timer::every(Duration::from_millis(10), || {
+        TICKS.fetch_add(1, Ordering::Relaxed);
+    });
+    let late = timer::after(Duration::from_secs(3600), || unreachable!());
+    timer::after(Duration::from_millis(55), move || {
+        println!(
+            "  after {:?} there were {} ticks",
+            start.elapsed(),
+            TICKS.load(Ordering::Relaxed)
+        );
+    });
+    fibrant::sleep(Duration::from_millis(80));
+    println!(
+        "  cancelled: {} {}; again: {}",
+        ticker.cancel(),
+        late.cancel(),
+        late.cancel()
+    );
+}
+
+/// A fiber waits for a descriptor while others run.
+fn descriptors() {
+    title("4. Waiting for a descriptor");
+    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    let reader = fibrant::spawn(move || {
+        let ready = io::wait(ours.as_raw_fd(), Event::READ, Some(Duration::from_secs(10)));
+        let mut buffer = [0; 16];
+        let length = ours.read(&mut buffer).unwrap();
+        println!(
+            "  {:?} after a wait: {:?}",
+            ready.unwrap(),
+            String::from_utf8_lossy(&buffer[..length])
+        );
+    });
+    fibrant::sleep(Duration::from_millis(5));
+    theirs.write_all(b"hello").unwrap();
+    reader.join().unwrap();
+}
+
+/// Cancelling unwinds a fiber; so does a timeout; a scope waits for its own.
+fn endings_from_outside() {
+    title("5. Cancel, timeout, scope");
+    let sleeper = fibrant::spawn(|| fibrant::sleep(Duration::from_secs(3600)));
+    fibrant::yield_now();
+    sleeper.cancel();
+    println!(
+        "  cancelled: {}",
+        sleeper.join().unwrap_err().is::<fibrant::Cancelled>()
+    );
+    let result = fibrant::timeout(Duration::from_millis(5), || {
+        fibrant::sleep(Duration::from_secs(3600))
+    });
+    println!("  an hour's sleep with a timeout: {}", result.unwrap_err());
+    let words = ["fibers", "may", "borrow"];
+    fibrant::scope(|s| {
+        let lengths: Vec<_> = words.iter().map(|word| s.spawn(|| word.len())).collect();
+        let lengths: Vec<_> = lengths.into_iter().map(|length| length.join().unwrap()).collect();
+        println!("  lengths of {words:?}: {lengths:?}");
+    });
+}
+
+/// What everybody is doing, at any moment.
+fn dump() {
+    title("6. A dump");
+    let waiting: Vec<_> = ["one", "two"]
+        .map(|name| fibrant::Builder::new().name(name).spawn(fiber::park).unwrap())
+        .into();
+    fibrant::sleep(Duration::from_millis(5));
+    print!("{}", Runtime::current().unwrap().dump());
+    for fiber in waiting {
+        fiber.fiber().unpark();
+        fiber.join().unwrap();
+    }
+}
+
 /// A fiber and its resumer run in turns, each on its own stack.
 fn turns() {
-    title("1. In turns");
+    title("7. In turns");
     let fiber = Fiber::new(|| {
         for step in ["washes", "rinses", "dries"] {
             println!("  fiber '{}' {step}", fiber::current().unwrap().name().unwrap());
@@ -47,7 +201,7 @@ fn turns() {
 
 /// A fiber may resume others; suspending always goes back to whoever resumed.
 fn nesting() {
-    title("2. Fibers within fibers");
+    title("8. Fibers within fibers");
     let outer = Fiber::new(|| {
         let inner = Fiber::new(|| {
             println!("    inner: suspends to outer, not to main");
@@ -67,7 +221,7 @@ fn nesting() {
 
 /// A coroutine passes values, from any depth of calls; one that takes nothing is an iterator.
 fn generator() {
-    title("3. A recursive generator");
+    title("9. A recursive generator");
     fn moves(yielder: &Yielder<(), (char, char)>, disks: u32, from: char, to: char, via: char) {
         if disks > 0 {
             moves(yielder, disks - 1, from, via, to);
@@ -82,7 +236,7 @@ fn generator() {
 
 /// Each fiber has its own fiber-locals.
 fn locals() {
-    title("4. Fiber-locals");
+    title("10. Fiber-locals");
     fiber_local! {
         static REQUEST: Cell<u32> = const { Cell::new(0) };
     }
@@ -105,7 +259,7 @@ fn locals() {
 
 /// A panic goes on in the resumer; a stack that cannot be had is an error.
 fn failures() {
-    title("5. When things go wrong");
+    title("11. When things go wrong");
     let usual_hook = panic::take_hook();
     panic::set_hook(Box::new(|info| {
         println!("  (the panic hook saw a panic at {})", info.location().unwrap())
@@ -123,7 +277,7 @@ fn failures() {
 
 /// Dropping a suspended fiber runs the destructors of all it holds.
 fn endings() {
-    title("6. Dropping a suspended fiber");
+    title("12. Dropping a suspended fiber");
     struct Connection;
     impl Drop for Connection {
         fn drop(&mut self) {
@@ -140,48 +294,9 @@ fn endings() {
     drop(fiber);
 }
 
-/// Fibers are cheap enough to have very many.
-fn crowd() {
-    const COUNT: u32 = 100_000;
-    title("7. A crowd of 100,000");
-    let before = resident();
-    let start = Instant::now();
-    let fibers: Vec<_> = (0..COUNT)
-        .map(|_| {
-            Fiber::with_stack_size(64 << 10, || {
-                loop {
-                    fiber::suspend()
-                }
-            })
-            .sharing_float_control()
-        })
-        .collect();
-    let resume_all = || {
-        for fiber in &fibers {
-            fiber.resume().unwrap();
-        }
-    };
-    resume_all();
-    println!(
-        "  made and started in {:?}, each with a guarded stack of its own",
-        start.elapsed()
-    );
-    println!("  memory: {} bytes each", (resident() - before) / COUNT as usize);
-    let start = Instant::now();
-    resume_all();
-    println!(
-        "  resumed once more, all of them: {:?} ({} are alive)",
-        start.elapsed(),
-        fiber::live_count()
-    );
-    let start = Instant::now();
-    drop(fibers);
-    println!("  unwound and dropped: {:?}", start.elapsed());
-}
-
 /// What a switch costs on this machine.
 fn costs() {
-    title("8. What it costs here");
+    title("13. What it costs here");
     const ROUNDS: u32 = 1_000_000;
     let time = |name: &str, fiber: Fiber| {
         let start = Instant::now();

@@ -17,6 +17,9 @@ use crate::primitives::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::cell::Cell;
 use std::ptr::NonNull;
 
+/// How many members a thief takes at most: the lock is held meanwhile.
+const LOOT: usize = 128;
+
 /// Something that can be on a roster: it has room for its links.
 ///
 /// # Safety
@@ -192,12 +195,12 @@ impl<T: Member> Roster<T> {
         self.with(|lists| unsafe { lists.started.remove(member) });
     }
 
-    /// Moves half of the fresh members, the ones that have waited longest, to another roster. `own` is called with each
+    /// Moves half of the fresh members, but not more than [`LOOT`], those that have waited longest, to another roster. `own` is called with each
     /// before anyone can find it there. Returns how many.
     pub(crate) fn steal(&self, into: &Roster<T>, stamp: u64, mut own: impl FnMut(NonNull<T>)) -> usize {
         let mut loot = List::new(Place::Nowhere);
         self.with(|lists| {
-            for _ in 0..lists.fresh.length.div_ceil(2) {
+            for _ in 0..lists.fresh.length.div_ceil(2).min(LOOT) {
                 let Some(member) = lists.fresh.take_first() else {
                     break;
                 };

@@ -24,7 +24,7 @@ use super::queue::Queue;
 use super::roster::Place;
 use super::scheduled::{Making, Scheduled};
 use crate::clock;
-use crate::context::Context;
+use crate::context::{Context, stack};
 use crate::fiber::{Scheduler, Task, Thread};
 use std::cell::Cell;
 use std::panic::Location;
@@ -41,6 +41,9 @@ const CHAIN_LIMIT: u32 = 32;
 
 /// How many more started fibers than the least crowded worker this one may have before it places fresh ones there.
 const CROWD_TOLERANCE: usize = 16;
+
+/// After how long without work a worker gives the memory of surplus stacks back: nanoseconds.
+const TRIM_AFTER: u64 = 10_000_000;
 
 /// The worker publishes how many started fibers it has, and looks at the others' numbers, in steps of this many.
 const CROWD_STEP: usize = 8;
@@ -161,6 +164,7 @@ impl Worker {
                 // SAFETY: what was there before is valid until it is replaced in turn.
                 unsafe { self.0.thread().set_scheduler(self.1) };
                 self.0.thread().set_current(self.2);
+                self.0.thread().stacks.set_trims(true);
                 self.0.thread.set(ptr::null());
             }
         }
@@ -179,6 +183,7 @@ impl Worker {
         // SAFETY: asks for a number.
         self.desk.thread.store(unsafe { libc::gettid() }, Relaxed);
         self.desk.is_manned.store(true, Relaxed);
+        self.thread().stacks.set_trims(false);
         self.crew.add_counters(self.thread().counters.share());
         f()
     }
@@ -525,10 +530,19 @@ impl Worker {
             if self.desk.idle_since.load(Relaxed) == 0 {
                 self.desk.idle_since.store(clock::now(), Relaxed);
             }
+            let has_surplus = stack::has_surplus();
             let until = super::deadlock::next_look(self);
+            let until = if has_surplus {
+                Some(until.unwrap_or(clock::NEVER).min(clock::now() + TRIM_AFTER))
+            } else {
+                until
+            };
             self.driver.poll(self, until);
             self.after_poll();
             super::deadlock::look(self);
+            if has_surplus && self.desk.inbox().is_asleep() && self.ready.length() == 0 {
+                stack::trim_surplus();
+            }
         }
         if self.index.is_some() {
             self.crew.note_awake();

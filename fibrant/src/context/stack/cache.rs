@@ -23,6 +23,8 @@ pub(crate) struct Cache {
     shelves: RefCell<Vec<Shelf>>,
     /// False for a thread that is ending: nothing would empty its cache, so everything goes straight to the pool.
     keeps: bool,
+    /// Whether very many idle stacks are trimmed right when one is put: not where somebody does it when there is time.
+    trims: Cell<bool>,
 }
 
 /// The idle stacks of one size, the last one put first.
@@ -38,7 +40,14 @@ impl Cache {
             front: Cell::new(None),
             shelves: RefCell::new(Vec::new()),
             keeps,
+            trims: Cell::new(true),
         }
+    }
+
+    /// Says whether very many idle stacks are trimmed right when one is put, or left to [`super::trim_surplus`]. Returns what
+    /// was the case.
+    pub(crate) fn set_trims(&self, yes: bool) -> bool {
+        self.trims.replace(yes)
     }
 
     /// A stack of at least `requested` bytes: the last one put here, else an idle one of another thread's, else a fresh one.
@@ -130,7 +139,7 @@ impl Cache {
                 self.put_on_shelf(earlier);
             }
         } else {
-            stack.pool.put_idle(&[stack.top]);
+            stack.pool.put_idle(&[stack.top], self.trims.get());
         }
     }
 
@@ -141,7 +150,7 @@ impl Cache {
             if self.keeps {
                 self.put_on_shelf(earlier);
             } else {
-                earlier.pool.put_idle(&[earlier.top]);
+                earlier.pool.put_idle(&[earlier.top], self.trims.get());
             }
         }
     }
@@ -164,18 +173,18 @@ impl Cache {
             }
         }
         if !moving.is_empty() {
-            pool.put_idle(&moving);
+            pool.put_idle(&moving, self.trims.get());
         }
     }
 
     /// Moves everything to the pools, where other threads find it and it can be trimmed.
     pub(crate) fn flush(&self) {
         if let Some(stack) = self.front.take() {
-            stack.pool.put_idle(&[stack.top]);
+            stack.pool.put_idle(&[stack.top], self.trims.get());
         }
         let idle: Vec<Shelf> = self.shelves.borrow_mut().drain(..).collect();
         for shelf in idle {
-            shelf.pool.put_idle(&shelf.tops);
+            shelf.pool.put_idle(&shelf.tops, self.trims.get());
         }
     }
 }

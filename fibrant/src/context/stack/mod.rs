@@ -120,6 +120,17 @@ pub(crate) fn trim() -> usize {
     Pool::trim_all()
 }
 
+/// Whether somebody has left very many idle stacks to be trimmed.
+#[inline]
+pub(crate) fn has_surplus() -> bool {
+    Pool::has_surplus()
+}
+
+/// Gives the memory of some of them back to the kernel.
+pub(crate) fn trim_surplus() {
+    Pool::trim_surplus();
+}
+
 /// The size of a memory page here.
 #[inline]
 pub(crate) fn page_size() -> usize {

@@ -7,11 +7,13 @@
 //! - *fresh*: never used. Cut from the newest [`Region`] when nothing idle is left; its guard is installed then.
 //!
 //! Warm slots become cold in bulk only: when more than [`WARM_LIMIT`] have gathered, the [`TRIM_BATCH`] oldest are trimmed
-//! together, and [`Pool::trim_all`] does it on request. One slot at a time would cost ten times as much.
+//! together, and [`Pool::trim_all`] does it on request. One slot at a time would cost ten times as much. A worker leaves it until
+//! it is idle: it interrupts the other processors, which a burst of fibers that end cannot afford (7 us a stack were seen).
 
 use super::region::{Region, trim_runs};
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How many idle slots may stay committed: 64 MiB if each has touched one page.
@@ -119,17 +121,44 @@ impl Pool {
         }
     }
 
-    /// Takes slots back, the last of them being the one to use first.
-    pub(super) fn put_idle(&self, tops: &[NonNull<u8>]) {
+    /// Takes slots back, the last of them being the one to use first. If `trims` is set and very many are warm by now, the
+    /// oldest are trimmed; otherwise that is left to [`Pool::trim_surplus`].
+    pub(super) fn put_idle(&self, tops: &[NonNull<u8>], trims: bool) {
         let oldest: Vec<Top> = {
             let mut slots = lock(&self.slots);
             slots.warm.extend(tops.iter().copied().map(Top));
             if slots.warm.len() <= WARM_LIMIT {
                 return;
             }
+            if !trims {
+                SURPLUS.store(true, Relaxed);
+                return;
+            }
             slots.warm.drain(..TRIM_BATCH).collect()
         };
         self.trim(oldest);
+    }
+
+    /// Whether somebody has left very many warm slots to be trimmed.
+    pub(super) fn has_surplus() -> bool {
+        SURPLUS.load(Relaxed)
+    }
+
+    /// Trims one batch of the slots that are too many.
+    pub(super) fn trim_surplus() {
+        let pools = lock(&POOLS).clone();
+        for pool in pools {
+            let oldest: Vec<Top> = {
+                let mut slots = lock(&pool.slots);
+                if slots.warm.len() <= WARM_LIMIT {
+                    continue;
+                }
+                slots.warm.drain(..TRIM_BATCH).collect()
+            };
+            pool.trim(oldest);
+            return;
+        }
+        SURPLUS.store(false, Relaxed);
     }
 
     /// Trims the warm slots of all pools. Returns how many they were.
@@ -151,6 +180,9 @@ impl Pool {
         tops.len()
     }
 }
+
+/// Whether there may be warm slots to trim in some pool.
+static SURPLUS: AtomicBool = AtomicBool::new(false);
 
 static POOLS: Mutex<Vec<&'static Pool>> = Mutex::new(Vec::new());
 
