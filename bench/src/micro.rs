@@ -399,7 +399,7 @@ pub struct Expired {
 impl Alarm {
     /// Chooses the times for `n` tasks.
     pub fn new(n: usize) -> Alarm {
-        let first = Instant::now() + Duration::from_secs(1) + Duration::from_micros(10) * n as u32;
+        let first = Instant::now() + Duration::from_secs(1) + Duration::from_micros(25) * n as u32;
         Alarm {
             n,
             first,

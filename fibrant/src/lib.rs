@@ -22,3 +22,8 @@ mod scheduler;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals;
+
+/// The examples of the page for those who come from sylar are tested with ours.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/from-sylar.md")]
+struct FromSylar;

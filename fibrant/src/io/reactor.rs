@@ -267,9 +267,12 @@ fn epoll_wait(epoll: RawFd, events: *mut libc::epoll_event, timeout: Option<u64>
 
 impl Driver for Reactor {
     fn poll(&self, worker: &Worker, until: Option<u64>) {
-        let until = match (until, self.wheel.next_deadline()) {
-            (Some(until), Some(deadline)) => Some(until.min(deadline)),
-            (until, deadline) => until.or(deadline),
+        let until = match until {
+            Some(0) => Some(0), // it does not matter when the next deadline is, and finding out may take a while
+            _ => match (until, self.wheel.next_deadline()) {
+                (Some(until), Some(deadline)) => Some(until.min(deadline)),
+                (until, deadline) => until.or(deadline),
+            },
         };
         let count = self.wait(until);
         for index in 0..count {

@@ -1,0 +1,1395 @@
+//! Runtimes: running, stopping, shutting down, dropping, and looking at what they do.
+
+mod common;
+#[path = "common/patience.rs"]
+mod patience;
+
+use fibrant::fiber::{self, WaitReason};
+use fibrant::io::Event;
+use fibrant::runtime::{Builder, Dump, Handle, Runtime};
+use fibrant::{Cancelled, timer};
+use patience::{Census, PATIENCE, Watchdog, eventually, text};
+use std::cell::{Cell, RefCell};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longer than any test.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// What a shutdown may take: two seconds by its contract, and time to get a processor.
+const BOUND: Duration = Duration::from_secs(8);
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+fn build(workers: usize, use_caller: bool) -> Runtime {
+    let builder = Builder::new().workers(workers).use_caller(use_caller);
+    builder.name("test").build().unwrap()
+}
+
+/// Waits until the fiber with that number waits.
+#[track_caller]
+fn wait_until_it_waits(runtime: &Handle, id: u64) {
+    eventually("it waits", || {
+        let dump = runtime.dump();
+        dump.fibers
+            .iter()
+            .any(|fiber| fiber.id == id && fiber.wait.is_some())
+    });
+}
+
+// run
+
+#[test]
+fn run_returns_the_value_and_takes_what_is_not_send_and_borrows() {
+    let _watchdog = Watchdog::new();
+    let thread = thread::current().id();
+    let local = Rc::new(Cell::new(1));
+    let mut text = String::from("borrowed");
+    let length = fibrant::run(|| {
+        assert_eq!(thread::current().id(), thread);
+        assert!(Runtime::current().is_some());
+        assert!(fiber::current().is_some());
+        local.set(2);
+        fibrant::sleep(ms(1));
+        assert_eq!(thread::current().id(), thread);
+        text.push('!');
+        Rc::new(text.len()) // not Send, either
+    });
+    assert_eq!((*length, local.get(), text.as_str()), (9, 2, "borrowed!"));
+    assert!(Runtime::current().is_none());
+    assert!(fiber::current().is_none());
+    // Again and again.
+    for n in 0..20 {
+        assert_eq!(fibrant::run(|| fibrant::spawn(move || n).join().unwrap()), n);
+    }
+}
+
+#[test]
+fn a_nested_run_panics_with_the_reason() {
+    let _watchdog = Watchdog::new();
+    let check = |payload: Box<dyn std::any::Any + Send>| {
+        assert!(
+            text(&*payload).contains("cannot be run inside another"),
+            "{}",
+            text(&*payload)
+        );
+    };
+    let other = build(1, false);
+    fibrant::run(|| {
+        check(catch_unwind(|| fibrant::run(|| ())).unwrap_err());
+        check(catch_unwind(AssertUnwindSafe(|| other.run(|| ()))).unwrap_err());
+        let inside = fibrant::spawn(|| catch_unwind(|| fibrant::run(|| ())).unwrap_err());
+        check(inside.join().unwrap());
+        // On a real thread it is not nested.
+        assert_eq!(fibrant::spawn_blocking(|| fibrant::run(|| 1)).join().unwrap(), 1);
+    });
+}
+
+#[test]
+fn leftovers_are_cancelled_when_run_returns() {
+    let _watchdog = Watchdog::new();
+    let held = Census::default();
+    let start = Instant::now();
+    fibrant::run(|| {
+        for n in 0..30 {
+            let (counted, inside) = (held.count(), held.clone());
+            let f = move || {
+                let _counted = counted;
+                let _inside = inside.count();
+                match n % 3 {
+                    0 => fiber::park(),
+                    1 => fibrant::sleep(LONG),
+                    _ => drop(fibrant::spawn(fiber::park).join()),
+                }
+            };
+            drop(if n % 2 == 0 {
+                fibrant::spawn(f)
+            } else {
+                fibrant::spawn_local(f)
+            });
+        }
+        fibrant::sleep(ms(2)); // some have started
+        drop(fibrant::spawn({
+            let counted = held.count();
+            move || drop(counted) // this one has not, perhaps
+        }));
+    });
+    assert!(held.made() >= 31);
+    assert_eq!(held.made(), held.dropped());
+    assert!(start.elapsed() < BOUND);
+}
+
+#[test]
+fn the_closures_panic_passes_on_after_the_leftovers_have_ended() {
+    let _watchdog = Watchdog::new();
+    let held = Census::default();
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        fibrant::run(|| {
+            let counted = held.count();
+            drop(fibrant::spawn(move || {
+                let _counted = counted;
+                fiber::park();
+            }));
+            fibrant::sleep(ms(1));
+            resume_unwind(Box::new("the closure's"))
+        })
+    }));
+    let result: thread::Result<()> = result;
+    assert_eq!(result.unwrap_err().downcast_ref(), Some(&"the closure's"));
+    assert_eq!((held.made(), held.dropped()), (1, 1));
+    assert_eq!(fibrant::run(|| 1), 1);
+    // The same for a runtime that goes on afterwards.
+    for use_caller in [false, true] {
+        let runtime = build(2, use_caller);
+        let result: thread::Result<()> = catch_unwind(AssertUnwindSafe(|| {
+            runtime.run(|| resume_unwind(Box::new("once more")))
+        }));
+        assert_eq!(result.unwrap_err().downcast_ref(), Some(&"once more"));
+        assert_eq!(runtime.run(|| 2), 2);
+        runtime.stop().unwrap();
+    }
+}
+
+// use_caller
+
+#[test]
+fn the_caller_is_worker_0_while_it_runs() {
+    let watchdog = Watchdog::new();
+    for workers in [1, 2, 3] {
+        let runtime = build(workers, true);
+        watchdog.show(&runtime);
+        assert_eq!(runtime.workers(), workers);
+        assert!(!runtime.dump().workers[0].active);
+        let caller = thread::current().id();
+        for _ in 0..2 {
+            runtime.run(|| {
+                let dump = Runtime::current().unwrap().dump();
+                assert!(dump.workers[0].active);
+                // SAFETY: asks for a number.
+                assert_eq!(dump.workers[0].thread, unsafe { libc::gettid() });
+                let there = fibrant::Builder::new().worker(0);
+                let thread = there.spawn(|| thread::current().id()).unwrap();
+                assert_eq!(thread.join().unwrap(), caller);
+            });
+            assert!(!runtime.dump().workers[0].active);
+        }
+        // Also while it is stopped.
+        let late = runtime.spawn_on(0, || thread::current().id());
+        runtime.stop().unwrap();
+        assert_eq!(late.join().unwrap(), caller);
+    }
+}
+
+#[test]
+fn worker_0_belongs_to_the_thread_that_first_ran_it() {
+    let watchdog = Watchdog::new();
+    let runtime = build(2, true);
+    watchdog.show(&runtime);
+    runtime.run(|| ());
+    thread::scope(|s| {
+        let refused = s.spawn(|| catch_unwind(AssertUnwindSafe(|| runtime.run(|| ()))).unwrap_err());
+        let payload = refused.join().unwrap();
+        let message = text(&*payload);
+        assert!(
+            message.contains("worker 0 of the runtime 'test' belongs to"),
+            "{message}"
+        );
+    });
+    assert_eq!(runtime.run(|| 1), 1);
+    runtime.stop().unwrap(); // the refused one has left nothing behind that this would wait for
+}
+
+#[test]
+fn a_join_on_the_callers_thread_outside_run_drives_worker_0() {
+    let watchdog = Watchdog::new();
+    let runtime = build(1, true);
+    watchdog.show(&runtime);
+    runtime.run(|| ());
+    let caller = thread::current().id();
+    let fiber = runtime.spawn(move || {
+        fibrant::sleep(ms(2));
+        fibrant::spawn(move || assert_eq!(thread::current().id(), caller))
+            .join()
+            .unwrap();
+        5
+    });
+    assert_eq!(fiber.join().unwrap(), 5);
+    let parked = runtime.spawn(fiber::park);
+    let parked = parked.join_timeout(ms(5)).unwrap_err();
+    parked.fiber().unpark();
+    parked.join().unwrap();
+    runtime.stop().unwrap();
+}
+
+#[test]
+fn run_with_use_caller_returns_when_the_started_fibers_of_worker_0_have_ended() {
+    let watchdog = Watchdog::new();
+    let runtime = build(1, true);
+    watchdog.show(&runtime);
+    let ended = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&ended);
+    runtime.run(move || {
+        drop(fibrant::spawn(move || {
+            fibrant::sleep(ms(10));
+            flag.store(true, SeqCst);
+        }));
+        fibrant::yield_now(); // it starts
+    });
+    assert!(ended.load(SeqCst));
+    // What comes next may wait in it again.
+    runtime.run(|| fibrant::sleep(ms(1)));
+    runtime.stop().unwrap();
+}
+
+#[test]
+fn without_use_caller_the_thread_of_run_is_a_guest() {
+    let watchdog = Watchdog::new();
+    for workers in [1, 2] {
+        let runtime = build(workers, false);
+        watchdog.show(&runtime);
+        let here = thread::current().id();
+        let local = Rc::new(Cell::new(0));
+        let fired = Arc::new(AtomicUsize::new(0));
+        let result = runtime.run(|| {
+            assert_eq!(thread::current().id(), here);
+            assert_eq!(Runtime::current().unwrap().name(), "test");
+            // Others run on the runtime's own workers, bound ones here.
+            let other = fibrant::spawn(|| thread::current().id());
+            assert_ne!(other.join().unwrap(), here);
+            let shared = Rc::clone(&local);
+            let bound = fibrant::spawn_local(move || {
+                fibrant::sleep(ms(1));
+                shared.set(shared.get() + 1);
+                thread::current().id()
+            });
+            assert_eq!(bound.join().unwrap(), here);
+            let count = Arc::clone(&fired);
+            drop(timer::after(ms(1), move || {
+                assert_eq!(thread::current().id(), here);
+                count.fetch_add(1, SeqCst);
+            }));
+            let start = Instant::now();
+            fibrant::sleep(ms(5));
+            assert!(start.elapsed() >= ms(5));
+            eventually("the timer fires", || fired.load(SeqCst) == 1);
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            theirs.write_all(b"x").unwrap();
+            fibrant::io::wait(ours.as_raw_fd(), Event::READ, None).unwrap();
+            let sum = AtomicUsize::new(0);
+            fibrant::scope(|s| {
+                for n in 0..10 {
+                    let sum = &sum;
+                    s.spawn(move || sum.fetch_add(n, SeqCst));
+                }
+            });
+            assert_eq!(fibrant::run_on(workers - 1, || 3), 3);
+            let myself = fiber::current().unwrap();
+            let waker = fibrant::spawn(move || myself.unpark());
+            fiber::park();
+            waker.join().unwrap();
+            Rc::new(sum.into_inner())
+        });
+        assert_eq!((*result, local.get()), (45, 1));
+        // Several threads may be guests at once.
+        thread::scope(|s| {
+            for n in 0..4 {
+                let runtime = &runtime;
+                s.spawn(move || {
+                    let result = runtime.run(|| {
+                        fibrant::sleep(ms(2));
+                        fibrant::spawn(move || n).join().unwrap()
+                    });
+                    assert_eq!(result, n);
+                });
+            }
+        });
+        runtime.stop().unwrap();
+    }
+}
+
+#[test]
+fn stop_waits_for_a_guest() {
+    let watchdog = Watchdog::new();
+    let runtime = build(1, false);
+    watchdog.show(&runtime);
+    let ended = AtomicBool::new(false);
+    let (begun, has_begun) = mpsc::channel();
+    thread::scope(|s| {
+        s.spawn(|| {
+            runtime.run(|| {
+                begun.send(()).unwrap();
+                fibrant::sleep(ms(10));
+                fibrant::spawn(|| fibrant::sleep(ms(1))).join().unwrap();
+                ended.store(true, SeqCst);
+            });
+        });
+        has_begun.recv().unwrap();
+        runtime.stop().unwrap();
+        assert!(ended.load(SeqCst));
+    });
+}
+
+#[test]
+fn a_shutdown_does_not_hang_on_a_guest_that_waits() {
+    let watchdog = Watchdog::new();
+    let runtime = Arc::new(build(1, false));
+    watchdog.show(&runtime);
+    let (begun, has_begun) = mpsc::channel();
+    let guest = thread::spawn({
+        let runtime = Arc::clone(&runtime);
+        move || {
+            catch_unwind(AssertUnwindSafe(|| {
+                runtime.run(|| {
+                    begun.send(fiber::current().unwrap()).unwrap();
+                    fiber::park();
+                });
+            }))
+        }
+    });
+    let handle = has_begun.recv().unwrap();
+    let start = Instant::now();
+    runtime.shutdown(Duration::ZERO);
+    assert!(start.elapsed() < BOUND);
+    handle.unpark(); // if it was not cancelled, it may go on: it is a thread of the user's
+    let _ = guest.join().unwrap();
+}
+
+// Names, numbers, settings.
+
+#[test]
+fn threads_are_named_after_the_runtime() {
+    let _watchdog = Watchdog::new();
+    let runtime = Builder::new().workers(3).name("web").build().unwrap();
+    assert_eq!((runtime.name(), runtime.workers()), ("web", 3));
+    for worker in 0..3 {
+        let name = runtime.run_on(worker, || thread::current().name().unwrap().to_owned());
+        assert_eq!(name, format!("web-{worker}"));
+    }
+    assert_eq!(format!("{runtime:?}"), format!("{:?}", runtime.handle()));
+}
+
+#[test]
+fn several_runtimes_live_side_by_side() {
+    let watchdog = Watchdog::new();
+    let runtimes: Vec<_> = (0..5)
+        .map(|n| Builder::new().workers(2).name(format!("r{n}")).build().unwrap())
+        .collect();
+    runtimes.iter().for_each(|runtime| watchdog.show(runtime));
+    let fibers: Vec<_> = (0..500)
+        .map(|n| {
+            runtimes[n % 5].spawn(move || {
+                let name = || Runtime::current().unwrap().name().to_owned();
+                assert_eq!(name(), format!("r{}", n % 5));
+                fibrant::sleep(ms(1));
+                assert_eq!(fibrant::spawn(name).join().unwrap(), format!("r{}", n % 5));
+            })
+        })
+        .collect();
+    fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+    // One ends, the others go on.
+    runtimes[0].stop().unwrap();
+    for runtime in &runtimes[1..] {
+        assert_eq!(runtime.spawn(|| 1).join().unwrap(), 1);
+    }
+}
+
+#[test]
+fn a_runtime_without_workers_is_an_error() {
+    let error = Builder::new().workers(0).build().unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("1 or more"), "{error}");
+}
+
+#[test]
+fn the_environment_variable_sets_what_the_program_does_not() {
+    const TEST: &str = "the_environment_variable_sets_what_the_program_does_not";
+    match common::case().as_deref() {
+        None => {
+            let child = |case, setting| common::child(TEST, case, &[("FIBRANT", setting)]).succeeded();
+            child("three", "workers=3");
+            child("three", "workers=3,stack=1m");
+            child("nonsense", "workers=many");
+            child("nonsense", "wrokers=3");
+            child("nonsense", "workers=0");
+        }
+        Some("three") => {
+            assert_eq!(Builder::new().build().unwrap().workers(), 3);
+            assert_eq!(Builder::new().use_caller(true).build().unwrap().workers(), 3);
+            assert_eq!(fibrant::run(|| Runtime::current().unwrap().workers()), 3);
+            assert_eq!(
+                fibrant::spawn(|| Runtime::current().unwrap().workers())
+                    .join()
+                    .unwrap(),
+                3
+            );
+            // The builder wins.
+            assert_eq!(Builder::new().workers(2).build().unwrap().workers(), 2);
+        }
+        Some(_) => {
+            let error = Builder::new().build().unwrap_err();
+            assert!(error.to_string().contains("FIBRANT"), "{error}");
+            let payload = catch_unwind(|| fibrant::run(|| ())).unwrap_err();
+            assert!(text(&*payload).contains("FIBRANT"), "{}", text(&*payload));
+        }
+    }
+}
+
+// stop
+
+#[test]
+fn stop_drains_fibers_their_children_timers_and_events() {
+    let watchdog = Watchdog::new();
+    for workers in [1, 2, 4] {
+        for use_caller in [false, true] {
+            let runtime = build(workers, use_caller);
+            watchdog.show(&runtime);
+            let done = Arc::new(AtomicUsize::new(0));
+            let (mut writer, reader) = UnixStream::pair().unwrap();
+            let note = {
+                let done = Arc::clone(&done);
+                move || drop(done.fetch_add(1, SeqCst))
+            };
+            let (armed, is_armed) = mpsc::channel();
+            let work = {
+                let note = note.clone();
+                move || {
+                    // A child that spawns another, once the runtime is being stopped.
+                    let child = note.clone();
+                    drop(fibrant::spawn(move || {
+                        fibrant::sleep(ms(10));
+                        let grandchild = child.clone();
+                        drop(fibrant::spawn(move || {
+                            fibrant::sleep(ms(1));
+                            grandchild();
+                        }));
+                        child();
+                    }));
+                    drop(timer::after(ms(15), note.clone()));
+                    drop(fibrant::spawn_blocking({
+                        let note = note.clone();
+                        move || {
+                            thread::sleep(ms(5));
+                            note();
+                        }
+                    }));
+                    let fd = reader.as_raw_fd();
+                    let event = note.clone();
+                    let added = fibrant::io::add_event(fd, Event::READ, move || {
+                        let _reader = reader;
+                        event();
+                    });
+                    added.unwrap();
+                    // One that repeats must not be waited for.
+                    drop(timer::every(ms(1), || ()));
+                    armed.send(()).unwrap();
+                }
+            };
+            if use_caller {
+                runtime.run(work);
+            } else {
+                runtime.spawn(work).join().unwrap();
+            }
+            is_armed.recv().unwrap();
+            let writing = thread::spawn(move || {
+                thread::sleep(ms(20));
+                writer.write_all(b"x").unwrap();
+                writer
+            });
+            runtime.stop().unwrap();
+            assert_eq!(done.load(SeqCst), 5, "{workers} workers, use_caller {use_caller}");
+            assert!(runtime.dump().fibers.is_empty());
+            assert!(runtime.dump().stopping);
+            writing.join().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_stopped_runtime_takes_no_more_work_from_outside() {
+    let watchdog = Watchdog::new();
+    for use_caller in [false, true] {
+        let runtime = build(1, use_caller);
+        watchdog.show(&runtime);
+        runtime.stop().unwrap();
+        let held = Census::default();
+        let refused: [(&str, Box<dyn FnOnce()>); 4] = [
+            (
+                "spawn",
+                Box::new(|| {
+                    drop(runtime.spawn({
+                        let counted = held.count();
+                        move || drop(counted)
+                    }))
+                }),
+            ),
+            ("spawn_on", Box::new(|| drop(runtime.spawn_on(0, || ())))),
+            ("spawn_all", Box::new(|| drop(runtime.spawn_all([|| ()])))),
+            ("run", Box::new(|| runtime.run(|| ()))),
+        ];
+        for (name, attempt) in refused {
+            let payload = catch_unwind(AssertUnwindSafe(attempt)).expect_err(name);
+            let message = text(&*payload);
+            assert!(
+                message.contains("the runtime 'test' has been stopped"),
+                "{name}: {message}"
+            );
+        }
+        assert_eq!(held.made(), held.dropped());
+    }
+}
+
+#[test]
+fn fibers_spawn_others_while_the_runtime_is_being_stopped() {
+    let watchdog = Watchdog::new();
+    for workers in [1, 2] {
+        let runtime = build(workers, false);
+        watchdog.show(&runtime);
+        let (spawned, ran) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (all, count) = (Arc::clone(&spawned), Arc::clone(&ran));
+        let handle = runtime.handle();
+        runtime.spawn(move || {
+            // Some of these come before the stop and some after it.
+            for n in 0..200 {
+                let count = Arc::clone(&count);
+                let f = move || drop(count.fetch_add(1, SeqCst));
+                drop(match n % 4 {
+                    0 => fibrant::spawn(f),
+                    1 => fibrant::spawn_local(f),
+                    2 => handle.spawn_on(workers - 1, f),
+                    _ => handle.spawn_all([f]).pop().unwrap(),
+                });
+                all.fetch_add(1, SeqCst);
+                fibrant::sleep(Duration::from_micros(100));
+            }
+        });
+        runtime.stop().unwrap();
+        assert_eq!((spawned.load(SeqCst), ran.load(SeqCst)), (200, 200));
+    }
+}
+
+#[test]
+fn stop_from_a_fiber_is_an_error() {
+    let watchdog = Watchdog::new();
+    let runtime = Arc::new(build(1, false));
+    watchdog.show(&runtime);
+    let inside = Arc::clone(&runtime);
+    let error = runtime.spawn(move || inside.stop().unwrap_err()).join().unwrap();
+    assert!(error.to_string().contains("from a fiber"), "{error}");
+    assert_eq!(runtime.spawn(|| 1).join().unwrap(), 1); // it was not stopped
+    runtime.stop().unwrap();
+}
+
+#[test]
+fn stopping_twice_and_from_two_threads_does_no_harm() {
+    let watchdog = Watchdog::new();
+    for use_caller in [false, true] {
+        let runtime = build(2, use_caller);
+        watchdog.show(&runtime);
+        let ended = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&ended);
+        drop(runtime.spawn_on(1, move || {
+            fibrant::sleep(ms(5));
+            flag.store(true, SeqCst);
+        }));
+        thread::scope(|s| {
+            for _ in 0..3 {
+                s.spawn(|| {
+                    runtime.stop().unwrap();
+                    assert!(ended.load(SeqCst));
+                });
+            }
+        });
+        runtime.stop().unwrap();
+        assert!(runtime.shutdown(Duration::ZERO).cancelled.is_empty());
+    }
+}
+
+#[test]
+fn no_wake_up_is_lost_at_a_stop() {
+    let _watchdog = Watchdog::new();
+    for round in 0..300 {
+        let workers = round % 3 + 1;
+        let runtime = build(workers, round % 2 == 0);
+        let ran = Arc::new(AtomicUsize::new(0));
+        for _ in 0..round % 5 {
+            let count = Arc::clone(&ran);
+            drop(runtime.spawn(move || {
+                let inner = Arc::clone(&count);
+                drop(fibrant::spawn(move || inner.fetch_add(1, SeqCst)));
+                fibrant::yield_now();
+                count.fetch_add(1, SeqCst);
+            }));
+        }
+        runtime.stop().unwrap();
+        assert_eq!(ran.load(SeqCst), round % 5 * 2, "round {round}");
+    }
+}
+
+// shutdown
+
+#[test]
+fn a_shutdown_cancels_what_does_not_end_in_time() {
+    let watchdog = Watchdog::new();
+    for workers in [1, 2, 4] {
+        for use_caller in [false, true] {
+            let runtime = build(workers, use_caller);
+            watchdog.show(&runtime);
+            let held = Census::default();
+            let (begun, may_end) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+            let work = {
+                let (held, begun) = (held.clone(), Arc::clone(&begun));
+                move || {
+                    for n in 0..12 {
+                        let (counted, begun) = (held.count(), Arc::clone(&begun));
+                        let f = move || {
+                            let _counted = counted;
+                            begun.fetch_add(1, SeqCst);
+                            if n % 2 == 0 {
+                                fiber::park()
+                            } else {
+                                fibrant::sleep(LONG)
+                            }
+                        };
+                        drop(
+                            fibrant::Builder::new()
+                                .name(format!("fiber {n}"))
+                                .spawn(f)
+                                .unwrap(),
+                        );
+                    }
+                }
+            };
+            runtime.spawn_on(workers - 1, work);
+            // A caller's worker stands still until somebody drives it.
+            if !use_caller {
+                eventually("all have begun", || begun.load(SeqCst) == 12);
+            }
+            may_end.store(true, SeqCst);
+            let start = Instant::now();
+            let report = runtime.shutdown(ms(50));
+            assert!(start.elapsed() >= ms(50));
+            assert!(start.elapsed() < BOUND);
+            let mut names: Vec<_> = report
+                .cancelled
+                .iter()
+                .map(|fiber| fiber.name.clone().unwrap())
+                .collect();
+            names.sort_by_key(|name| (name.len(), name.clone()));
+            let expected: Vec<_> = (0..12).map(|n| format!("fiber {n}")).collect();
+            assert_eq!(names, expected, "{workers} workers, use_caller {use_caller}");
+            assert!(report.abandoned.is_empty(), "{:?}", report.abandoned);
+            assert_eq!((held.made(), held.dropped()), (12, 12));
+        }
+    }
+}
+
+#[test]
+fn a_shutdown_waits_for_what_ends_in_time() {
+    let watchdog = Watchdog::new();
+    for use_caller in [false, true] {
+        let runtime = build(2, use_caller);
+        watchdog.show(&runtime);
+        let fiber = runtime.spawn(|| {
+            fibrant::sleep(ms(5));
+            "in time"
+        });
+        let start = Instant::now();
+        let report = runtime.shutdown(LONG);
+        assert!(
+            report.cancelled.is_empty() && report.abandoned.is_empty(),
+            "{report:?}"
+        );
+        assert!(start.elapsed() < PATIENCE);
+        assert_eq!(fiber.join().unwrap(), "in time");
+    }
+}
+
+#[test]
+fn a_shutdown_ends_fibers_that_have_not_started() {
+    let watchdog = Watchdog::new();
+    for use_caller in [false, true] {
+        let runtime = build(1, use_caller);
+        watchdog.show(&runtime);
+        let held = Census::default();
+        let (begun, has_begun) = mpsc::channel();
+        let (go, may_go) = mpsc::channel::<()>();
+        if !use_caller {
+            // Keeps the worker until the shutdown has begun.
+            drop(runtime.spawn(move || {
+                begun.send(()).unwrap();
+                let _ = may_go.recv();
+                thread::sleep(ms(5));
+            }));
+            has_begun.recv().unwrap();
+        }
+        let fibers: Vec<_> = (0..20)
+            .map(|_| {
+                let counted = held.count();
+                runtime.spawn_on(0, move || drop(counted))
+            })
+            .collect();
+        drop(go);
+        let start = Instant::now();
+        runtime.shutdown(Duration::ZERO);
+        assert!(start.elapsed() < BOUND);
+        for fiber in fibers {
+            // It ran or it did not: there is an end for whoever joins.
+            if let Err(payload) = fiber.join() {
+                assert!(payload.is::<Cancelled>());
+            }
+        }
+        assert_eq!((held.made(), held.dropped()), (20, 20));
+    }
+}
+
+#[test]
+fn a_fiber_that_puts_off_its_cancel_for_ever_is_abandoned() {
+    let watchdog = Watchdog::new();
+    for workers in [1, 2] {
+        for use_caller in [false, true] {
+            let runtime = build(workers, use_caller);
+            watchdog.show(&runtime);
+            let held = Census::default();
+            let counted = held.count();
+            let stubborn = move || {
+                let _counted = counted;
+                let _guard = fibrant::defer_cancel();
+                loop {
+                    fiber::park();
+                }
+            };
+            let handle = runtime.handle();
+            let stubborn = runtime.spawn_on(workers - 1, move || {
+                let builder = fibrant::Builder::new().name("stubborn").worker(workers - 1);
+                builder.spawn(stubborn).unwrap()
+            });
+            let other = handle.spawn_on(0, fiber::park);
+            let start = Instant::now();
+            let report = runtime.shutdown(ms(100));
+            assert!(start.elapsed() < BOUND);
+            let stubborn = stubborn.join().unwrap();
+            let abandoned: Vec<_> = report.abandoned.iter().map(|fiber| fiber.id).collect();
+            assert_eq!(abandoned, [stubborn.id()], "{report:?}");
+            assert_eq!(report.abandoned[0].name.as_deref(), Some("stubborn"));
+            assert_eq!(report.abandoned[0].wait, Some(WaitReason::Parked));
+            assert_eq!(report.cancelled.len(), 2, "{report:?}");
+            // The other one ended as it should; whoever joins the abandoned one does not wait for ever.
+            assert!(other.join().unwrap_err().is::<Cancelled>());
+            stubborn.fiber().unpark(); // too late, and harmless
+            assert!(stubborn.join().map(|()| ()).unwrap_err().is::<Cancelled>());
+            assert_eq!(held.dropped(), 0); // it never runs again, so nothing that it holds is dropped
+            drop(runtime);
+            handle.dump();
+        }
+    }
+}
+
+#[test]
+fn a_fiber_that_computes_for_ever_is_abandoned() {
+    let watchdog = Watchdog::new();
+    for workers in [1, 2] {
+        let runtime = build(workers, false);
+        watchdog.show(&runtime);
+        let over = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&over);
+        let (begun, has_begun) = mpsc::channel();
+        let computes = runtime.spawn_on(workers - 1, move || {
+            begun.send(()).unwrap();
+            while !flag.load(SeqCst) {
+                thread::yield_now();
+            }
+        });
+        has_begun.recv().unwrap();
+        let parked = runtime.spawn_on(0, fiber::park);
+        let start = Instant::now();
+        let report = runtime.shutdown(Duration::ZERO);
+        let time = start.elapsed();
+        let id = computes.id();
+        over.store(true, SeqCst); // or it would go on for as long as the tests
+        assert!(time < BOUND, "{time:?}");
+        assert!(report.cancelled.iter().any(|fiber| fiber.id == id), "{report:?}");
+        assert!(report.abandoned.iter().any(|fiber| fiber.id == id), "{report:?}");
+        // When the thread comes back at last, whoever joins gets an answer.
+        let _ = computes.join();
+        let _ = parked.join();
+    }
+}
+
+#[test]
+fn a_fiber_that_yields_for_ever_is_abandoned_and_runs_no_more() {
+    let watchdog = Watchdog::new();
+    for use_caller in [false, true] {
+        let runtime = build(1, use_caller);
+        watchdog.show(&runtime);
+        let (turns, over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (count, flag) = (Arc::clone(&turns), Arc::clone(&over));
+        let yields = runtime.spawn(move || {
+            while !flag.load(SeqCst) {
+                count.fetch_add(1, SeqCst);
+                fibrant::yield_now();
+            }
+        });
+        let start = Instant::now();
+        let report = runtime.shutdown(ms(5));
+        let (time, after) = (start.elapsed(), turns.load(SeqCst));
+        thread::sleep(ms(20));
+        let later = turns.load(SeqCst);
+        over.store(true, SeqCst);
+        assert!(time < BOUND, "{time:?}");
+        assert!(
+            report.abandoned.iter().any(|fiber| fiber.id == yields.id()),
+            "{report:?}"
+        );
+        assert!(after > 0);
+        assert_eq!(after, later, "it ran after the shutdown");
+    }
+}
+
+// Dropping.
+
+#[test]
+fn dropping_a_runtime_ends_its_fibers() {
+    let _watchdog = Watchdog::new();
+    for use_caller in [false, true] {
+        let runtime = build(2, use_caller);
+        let held = Census::default();
+        let counted = held.count();
+        let parked = runtime.spawn_on(1, move || {
+            let _counted = counted;
+            fiber::park();
+        });
+        wait_until_it_waits(&runtime, parked.id());
+        let handle = runtime.handle();
+        let start = Instant::now();
+        drop(runtime);
+        assert!(start.elapsed() < BOUND);
+        assert_eq!(held.dropped(), 1);
+        assert!(parked.join().unwrap_err().is::<Cancelled>());
+        // The handle is still there, and says so.
+        let payload = catch_unwind(AssertUnwindSafe(|| handle.spawn(|| ()))).unwrap_err();
+        assert!(text(&*payload).contains("has been stopped"));
+        assert!(handle.dump().stopping);
+        assert_eq!(handle.workers(), 2);
+    }
+}
+
+#[test]
+fn dropping_a_runtime_in_one_of_its_own_fibers_does_not_deadlock() {
+    let _watchdog = Watchdog::new();
+    for workers in [1, 2] {
+        let runtime = build(workers, false);
+        let handle = runtime.handle();
+        let held = Census::default();
+        let counted = held.count();
+        let parked = runtime.spawn(move || {
+            let _counted = counted;
+            fiber::park();
+        });
+        wait_until_it_waits(&runtime, parked.id());
+        let (sender, receiver) = mpsc::channel();
+        let fiber = handle.spawn(move || {
+            drop(runtime);
+            sender.send(()).unwrap(); // it goes on
+            fibrant::spawn(|| 5).join().map_err(drop)
+        });
+        receiver
+            .recv_timeout(PATIENCE)
+            .expect("dropping the runtime returns");
+        // It goes on to its end, and so do the others.
+        let _ = fiber.join().unwrap();
+        assert!(parked.join().unwrap_err().is::<Cancelled>());
+        assert_eq!(held.dropped(), 1);
+        let wanted = || handle.dump().workers.iter().all(|worker| !worker.active);
+        eventually("its workers leave by themselves", wanted);
+    }
+}
+
+#[test]
+fn a_runtime_may_be_dropped_in_a_fiber_of_another() {
+    let watchdog = Watchdog::new();
+    let outer = build(1, false);
+    watchdog.show(&outer);
+    let inner = build(1, false);
+    let parked = inner.spawn(fiber::park);
+    outer.spawn(move || drop(inner)).join().unwrap();
+    assert!(parked.join().unwrap_err().is::<Cancelled>());
+}
+
+/// How many entries a directory of this process has in /proc.
+fn entries(of: &str) -> usize {
+    std::fs::read_dir(format!("/proc/self/{of}")).unwrap().count()
+}
+
+#[test]
+fn runtimes_leave_neither_descriptors_nor_threads_behind() {
+    const TEST: &str = "runtimes_leave_neither_descriptors_nor_threads_behind";
+    // In a process of its own: other tests open descriptors and start threads.
+    if common::case().is_none() {
+        common::child(TEST, "alone", &[]).succeeded();
+        return;
+    }
+    let _watchdog = Watchdog::new();
+    let cycle = |n: usize| {
+        let runtime = build(3, n % 2 == 0);
+        let fiber = runtime.spawn_on(1, || {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            let reader = fibrant::spawn(move || {
+                fibrant::io::wait(ours.as_raw_fd(), Event::READ, None).unwrap();
+            });
+            fibrant::sleep(ms(1));
+            theirs.write_all(b"x").unwrap();
+            reader.join().unwrap();
+        });
+        fiber.join().unwrap();
+        match n % 3 {
+            0 => runtime.stop().unwrap(),
+            1 => drop(runtime.shutdown(Duration::ZERO)),
+            _ => runtime.run(|| ()),
+        }
+        drop(runtime);
+        fibrant::run(|| fibrant::sleep(Duration::from_micros(1)));
+    };
+    (0..12).for_each(cycle); // until each kind has been there: desks are kept for the next runtime
+    let (descriptors, threads) = (entries("fd"), entries("task"));
+    (0..50).for_each(cycle);
+    assert_eq!(entries("fd"), descriptors);
+    // A joined thread may be seen for a moment longer.
+    eventually("the threads are gone", || entries("task") <= threads);
+}
+
+// Dumps.
+
+/// Checks that a text is JSON, and nothing more.
+fn check_json(text: &str) -> Result<(), String> {
+    fn space(text: &[u8], mut at: usize) -> usize {
+        while text.get(at).is_some_and(u8::is_ascii_whitespace) {
+            at += 1;
+        }
+        at
+    }
+    fn string(text: &[u8], at: usize) -> Result<usize, String> {
+        if text.get(at) != Some(&b'"') {
+            return Err(format!("no string at {at}"));
+        }
+        let mut at = at + 1;
+        loop {
+            match text.get(at) {
+                Some(b'"') => return Ok(at + 1),
+                Some(b'\\') => match text.get(at + 1) {
+                    Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => at += 2,
+                    Some(b'u') => {
+                        let digits = text.get(at + 2..at + 6).ok_or("a cut escape")?;
+                        if !digits.iter().all(u8::is_ascii_hexdigit) {
+                            return Err(format!("a wrong escape at {at}"));
+                        }
+                        at += 6;
+                    }
+                    _ => return Err(format!("a wrong escape at {at}")),
+                },
+                Some(byte) if *byte >= 0x20 => at += 1,
+                _ => return Err(format!("a string that does not end at {at}")),
+            }
+        }
+    }
+    fn list(text: &[u8], at: usize, end: u8, object: bool) -> Result<usize, String> {
+        let mut at = space(text, at);
+        if text.get(at) == Some(&end) {
+            return Ok(at + 1);
+        }
+        loop {
+            if object {
+                at = space(text, string(text, space(text, at))?);
+                if text.get(at) != Some(&b':') {
+                    return Err(format!("no colon at {at}"));
+                }
+                at += 1;
+            }
+            at = space(text, value(text, at)?);
+            match text.get(at) {
+                Some(b',') => at += 1,
+                Some(byte) if *byte == end => return Ok(at + 1),
+                _ => return Err(format!("neither a comma nor an end at {at}")),
+            }
+        }
+    }
+    fn value(text: &[u8], at: usize) -> Result<usize, String> {
+        let at = space(text, at);
+        let rest = &text[at..];
+        for word in ["true", "false", "null"] {
+            if rest.starts_with(word.as_bytes()) {
+                return Ok(at + word.len());
+            }
+        }
+        match rest.first() {
+            Some(b'{') => list(text, at + 1, b'}', true),
+            Some(b'[') => list(text, at + 1, b']', false),
+            Some(b'"') => string(text, at),
+            Some(byte) if byte.is_ascii_digit() || *byte == b'-' => {
+                let length = rest
+                    .iter()
+                    .take_while(|byte| b"0123456789+-.eE".contains(byte))
+                    .count();
+                Ok(at + length)
+            }
+            _ => Err(format!("no value at {at}")),
+        }
+    }
+    let end = space(text.as_bytes(), value(text.as_bytes(), 0)?);
+    if end == text.len() {
+        Ok(())
+    } else {
+        Err(format!("something follows at {end}"))
+    }
+}
+
+#[test]
+fn the_json_checker_tells_json_from_other_text() {
+    for right in [
+        "{}",
+        " [1, -2.5e3, \"a\\u00e9\\n\", true, null] ",
+        "{\"a\":{\"b\":[]}}",
+    ] {
+        assert_eq!(check_json(right), Ok(()), "{right}");
+    }
+    for wrong in [
+        "", "{", "{\"a\"}", "[1,]", "\"a\nb\"", "{} {}", "\"\\x\"", "{a:1}",
+    ] {
+        assert!(check_json(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_dump_shows_what_every_fiber_does_and_where_it_was_spawned() {
+    let watchdog = Watchdog::new();
+    let runtime = build(2, false);
+    watchdog.show(&runtime);
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let fd = ours.as_raw_fd();
+    let handle = runtime.handle();
+    let (sender, receiver) = mpsc::channel();
+    let line = line!() + 5;
+    let owner = runtime.spawn_on(1, move || {
+        let named = |name: &str| fibrant::Builder::new().name(name).worker(0);
+        let _ours = ours;
+        let mut fibers = vec![
+            named("says \"park\"\n").spawn(fiber::park).unwrap(), // in this line
+            named("sleeps").spawn(|| fibrant::sleep(LONG)).unwrap(),
+            named("reads")
+                .spawn(move || drop(fibrant::io::wait(fd, Event::READ, None)))
+                .unwrap(),
+            named("scopes")
+                .spawn(|| fibrant::scope(|s| drop(s.spawn(fiber::park))))
+                .unwrap(),
+        ];
+        let target = handle.spawn_on(0, fiber::park);
+        let target_id = target.id();
+        fibers.push(named("joins").spawn(move || drop(target.join())).unwrap());
+        sender.send((target_id, fibers)).unwrap();
+        // A timer, an event and the caller's own wait.
+        drop(timer::after(LONG, || ()));
+        let (mine, its) = UnixStream::pair().unwrap();
+        fibrant::io::add_event(mine.as_raw_fd(), Event::READ, || ()).unwrap();
+        fiber::park();
+        fibrant::io::del_event(mine.as_raw_fd(), Event::READ);
+        drop(its);
+    });
+    let (target, fibers) = receiver.recv().unwrap();
+    let mut ids: Vec<u64> = fibers.iter().map(|fiber| fiber.id()).collect();
+    ids.extend([target, owner.id()]);
+    ids.iter().for_each(|id| wait_until_it_waits(&runtime, *id));
+    // Workers publish some of their figures when they poll, which they do before they sleep.
+    eventually("the workers are idle", || {
+        runtime.dump().workers.iter().all(|worker| worker.idle)
+    });
+
+    let dump = runtime.dump();
+    assert_eq!((dump.runtime.as_str(), dump.stopping), ("test", false));
+    let find = |id: u64| dump.fibers.iter().find(|fiber| fiber.id == id).unwrap();
+    let reasons: Vec<_> = ids[..5].iter().map(|id| find(*id).wait.unwrap()).collect();
+    let descriptor = WaitReason::Descriptor {
+        fd,
+        read: true,
+        write: false,
+    };
+    let joining = WaitReason::Joining { fiber: target };
+    let expected = [
+        WaitReason::Parked,
+        WaitReason::Sleeping,
+        descriptor,
+        WaitReason::Scope,
+        joining,
+    ];
+    assert_eq!(reasons, expected);
+    for (fiber, id) in fibers.iter().zip(&ids) {
+        let shown = find(*id);
+        assert_eq!(shown.name.as_deref(), fiber.name());
+        assert_eq!((shown.worker, shown.started, shown.cancelled), (0, true, false));
+        assert!(shown.waited.is_some_and(|waited| waited < PATIENCE));
+    }
+    assert_eq!(find(owner.id()).worker, 1);
+    let place = &find(ids[0]).spawned_at;
+    assert!(
+        place.contains("runtime.rs") && place.contains(&format!(":{line}:")),
+        "{place}, not line {line}"
+    );
+
+    assert_eq!(dump.workers.len(), 2);
+    for (index, worker) in dump.workers.iter().enumerate() {
+        assert_eq!((worker.index, worker.active, worker.idle), (index, true, true));
+        assert!(
+            worker.thread > 0 && worker.polls > 0 && worker.turns > 0,
+            "{worker:?}"
+        );
+        assert_eq!((worker.current, worker.ready, worker.fresh), (None, 0, 0));
+        assert_eq!(
+            worker.started,
+            dump.fibers.iter().filter(|fiber| fiber.worker == index).count()
+        );
+    }
+    assert_ne!(dump.workers[0].thread, dump.workers[1].thread);
+    assert_eq!((dump.workers[1].timers, dump.workers[1].events), (1, 1));
+    assert!(dump.workers[0].timers >= 1);
+
+    let shown = dump.to_string();
+    let parts = [
+        "runtime 'test': 2 workers".to_owned(),
+        "worker 0 (thread ".to_owned(),
+        "parked".to_owned(),
+        "sleeping".to_owned(),
+        format!("waiting for input on descriptor {fd}"),
+        format!("joining fiber {target}"),
+        "waiting for the fibers of its scope".to_owned(),
+        format!("fiber {} 'sleeps'", ids[1]),
+        place.clone(),
+    ];
+    for part in parts {
+        assert!(shown.contains(&part), "'{part}' is not in\n{shown}");
+    }
+    let json = dump.to_json();
+    check_json(&json).unwrap_or_else(|error| panic!("{error}:\n{json}"));
+    let parts = [
+        format!("\"id\":{}", ids[1]),
+        "\"name\":\"sleeps\"".to_owned(),
+        "says \\\"park\\\"\\u000a".to_owned(),
+        "\"wait\":\"sleeping\"".to_owned(),
+        "\"workers\":[{\"index\":0".to_owned(),
+    ];
+    for part in parts {
+        assert!(json.contains(&part), "'{part}' is not in\n{json}");
+    }
+    fibers[1].cancel();
+    drop(fibers);
+    theirs.write_all(b"x").unwrap();
+    owner.fiber().unpark();
+    owner.join().unwrap();
+    runtime.shutdown(Duration::ZERO);
+    assert!(runtime.dump().stopping);
+    assert!(runtime.dump().to_string().contains("stopping"));
+}
+
+#[test]
+fn a_dump_is_to_be_had_while_a_worker_computes() {
+    let watchdog = Watchdog::new();
+    let runtime = build(1, false);
+    watchdog.show(&runtime);
+    let over = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&over);
+    let (begun, has_begun) = mpsc::channel();
+    let computes = runtime.spawn(move || {
+        begun.send(()).unwrap();
+        while !flag.load(SeqCst) {
+            thread::yield_now();
+        }
+    });
+    has_begun.recv().unwrap();
+    let fresh = runtime.spawn(|| ());
+    fresh.cancel();
+    let Dump { workers, fibers, .. } = runtime.dump();
+    over.store(true, SeqCst);
+    assert_eq!(workers[0].current, Some(computes.id()));
+    assert_eq!(
+        (workers[0].idle, workers[0].fresh, workers[0].started),
+        (false, 1, 1)
+    );
+    let shown = fibers.iter().find(|fiber| fiber.id == computes.id()).unwrap();
+    assert_eq!((shown.started, shown.wait, shown.waited), (true, None, None));
+    let shown = fibers.iter().find(|fiber| fiber.id == fresh.id()).unwrap();
+    assert_eq!((shown.started, shown.cancelled, shown.wait), (false, true, None));
+    computes.join().unwrap();
+}
+
+// Deadlock help.
+
+#[test]
+fn the_dump_is_printed_once_when_nothing_can_ever_run() {
+    const TEST: &str = "the_dump_is_printed_once_when_nothing_can_ever_run";
+    let Some(case) = common::case() else {
+        let printed = |case: &str, setting: &str| {
+            let child = common::child(TEST, case, &[("FIBRANT", setting)]).succeeded();
+            child.stderr().matches("no fiber of").count()
+        };
+        for workers in [1, 2] {
+            let setting = format!("deadlock=300ms,workers={workers}");
+            let stderr = common::child(TEST, "stuck", &[("FIBRANT", &setting)])
+                .succeeded()
+                .stderr();
+            assert_eq!(stderr.matches("no fiber of 'stuck'").count(), 1, "{stderr}");
+            for part in ["joining fiber", "parked", "'waits for it'", "runtime.rs:"] {
+                assert!(stderr.contains(part), "'{part}' is not in\n{stderr}");
+            }
+            assert_eq!(printed("in run", &setting), 1);
+            for innocent in ["timer", "sleep", "event", "spawn_blocking", "nothing", "computes"] {
+                assert_eq!(printed(innocent, &setting), 0, "{innocent}");
+            }
+        }
+        assert_eq!(printed("stuck", "workers=1"), 0); // never without being asked
+        assert_eq!(printed("by the builder", ""), 1);
+        return;
+    };
+    let _watchdog = Watchdog::new();
+    let mut builder = Builder::new().name("stuck");
+    if case == "by the builder" {
+        builder = builder.workers(2).deadlock_after(ms(300));
+    }
+    let runtime = builder.build().unwrap();
+    let wait = || thread::sleep(ms(1200));
+    match case.as_str() {
+        "stuck" | "by the builder" => {
+            let parked = runtime.spawn(fiber::park);
+            let unpark = parked.fiber().clone();
+            let handle = runtime.handle();
+            let joins = runtime.spawn(move || {
+                let waits = fibrant::Builder::new().name("waits for it");
+                waits
+                    .spawn(move || parked.join().unwrap())
+                    .unwrap()
+                    .join()
+                    .unwrap();
+                drop(handle);
+            });
+            wait();
+            // It was no error: the program goes on, and this plain thread ends it.
+            unpark.unpark();
+            joins.join().unwrap();
+            let again = runtime.spawn(fiber::park);
+            wait(); // a second time is not printed
+            again.cancel();
+            assert!(again.join().is_err());
+        }
+        "in run" => fibrant::run(|| {
+            let parked = fibrant::spawn(fiber::park);
+            let unpark = parked.fiber().clone();
+            let waker = thread::spawn(move || {
+                wait();
+                unpark.unpark();
+            });
+            parked.join().unwrap();
+            fibrant::spawn_blocking(|| waker.join().unwrap()).join().unwrap();
+        }),
+        "nothing" => wait(),
+        innocent => {
+            let parked = runtime.spawn(fiber::park);
+            let innocent = innocent.to_owned();
+            let (sender, receiver) = mpsc::channel();
+            let over = Arc::new(AtomicBool::new(false));
+            let flag = Arc::clone(&over);
+            let other = runtime.spawn(move || {
+                match innocent.as_str() {
+                    "timer" => drop(timer::after(LONG, || ())),
+                    "sleep" => drop(fibrant::spawn(|| fibrant::sleep(LONG))),
+                    "event" => {
+                        let (ours, theirs) = UnixStream::pair().unwrap();
+                        fibrant::io::add_event(ours.as_raw_fd(), Event::READ, || ()).unwrap();
+                        sender.send((ours, theirs)).unwrap();
+                    }
+                    "computes" => {
+                        while !flag.load(SeqCst) {
+                            thread::sleep(ms(1));
+                        }
+                    }
+                    _ => drop(fibrant::spawn_blocking(wait)),
+                }
+                fiber::park();
+            });
+            wait();
+            drop(receiver.try_recv());
+            over.store(true, SeqCst);
+            parked.cancel();
+            other.cancel();
+            runtime.shutdown(Duration::ZERO);
+        }
+    }
+}
+
+#[test]
+fn a_fiber_that_waits_for_a_descriptor_is_no_deadlock() {
+    const TEST: &str = "a_fiber_that_waits_for_a_descriptor_is_no_deadlock";
+    if common::case().is_none() {
+        let child = common::child(TEST, "waits", &[("FIBRANT", "deadlock=300ms")]).succeeded();
+        assert_eq!(
+            child.stderr().matches("no fiber of").count(),
+            0,
+            "{}",
+            child.stderr()
+        );
+        return;
+    }
+    let _watchdog = Watchdog::new();
+    let runtime = build(1, false);
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    // A server that nobody talks to for a while.
+    let reader = runtime.spawn(move || fibrant::io::wait(ours.as_raw_fd(), Event::READ, None).map(drop));
+    thread::sleep(ms(1000));
+    theirs.write_all(b"x").unwrap();
+    reader.join().unwrap().unwrap();
+}
+
+// Panics.
+
+#[test]
+fn a_panic_in_a_fiber_is_printed_like_a_threads_and_others_go_on() {
+    const TEST: &str = "a_panic_in_a_fiber_is_printed_like_a_threads_and_others_go_on";
+    if common::case().is_none() {
+        let stderr = common::child(TEST, "panics", &[]).succeeded().stderr();
+        // Whether somebody joins it or nobody does: as with threads.
+        for part in [
+            "joined in vain",
+            "nobody joins this",
+            "runtime.rs:",
+            "panicked at",
+        ] {
+            assert!(stderr.contains(part), "'{part}' is not in\n{stderr}");
+        }
+        assert_eq!(stderr.matches("panicked at").count(), 3, "{stderr}");
+        return;
+    }
+    let watchdog = Watchdog::new();
+    let runtime = build(1, false);
+    watchdog.show(&runtime);
+    let other = RefCell::new(Some(runtime.spawn(|| {
+        fibrant::sleep(ms(20));
+        "goes on"
+    })));
+    let joined = runtime.spawn(|| panic!("joined in vain"));
+    let payload = joined.join().map(|()| ()).unwrap_err();
+    assert_eq!(text(&*payload), "joined in vain");
+    drop(runtime.spawn(|| panic!("nobody joins this")));
+    let local = runtime.spawn(|| {
+        fibrant::spawn_local(|| panic!("number {}", 3))
+            .join()
+            .map(|()| ())
+            .unwrap_err()
+    });
+    assert_eq!(text(&*local.join().unwrap()), "number 3");
+    assert_eq!(other.take().unwrap().join().unwrap(), "goes on");
+    runtime.stop().unwrap();
+}
