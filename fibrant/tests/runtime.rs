@@ -854,6 +854,56 @@ fn a_fiber_that_yields_for_ever_is_abandoned_and_runs_no_more() {
     }
 }
 
+#[test]
+fn a_shutdown_drops_pending_timers_and_events_without_waiting_for_them() {
+    let watchdog = Watchdog::new();
+    for workers in [1, 2] {
+        let held = Census::default();
+        // A shutdown that gives up only after its whole patience is no answer: the best of some counts, as the machine may be
+        // busy.
+        let times = (0..3).map(|_| {
+            let runtime = build(workers, false);
+            watchdog.show(&runtime);
+            let (timer, repeating, event) = (held.count(), held.count(), held.count());
+            let streams = runtime.spawn(move || {
+                let (ours, theirs) = UnixStream::pair().unwrap();
+                drop(timer::after(LONG, move || drop(timer)));
+                drop(timer::every(LONG, move || {
+                    let _ = &repeating;
+                }));
+                fibrant::io::add_event(ours.as_raw_fd(), Event::READ, move || drop(event)).unwrap();
+                (ours, theirs)
+            });
+            let (ours, _theirs) = streams.join().unwrap();
+            let start = Instant::now();
+            runtime.shutdown(Duration::ZERO);
+            let time = start.elapsed();
+            drop(runtime);
+            drop(ours);
+            time
+        });
+        let best = times.min().unwrap();
+        assert_eq!(
+            (held.made(), held.dropped()),
+            (9, 9),
+            "what they held was dropped"
+        );
+        assert!(best < ms(700), "{best:?} to drop a timer and an event");
+    }
+}
+
+#[test]
+fn run_returns_at_once_although_a_timer_is_pending() {
+    let _watchdog = Watchdog::new();
+    let times = (0..3).map(|_| {
+        let start = Instant::now();
+        fibrant::run(|| drop(timer::after(LONG, || ())));
+        start.elapsed()
+    });
+    let best = times.min().unwrap();
+    assert!(best < ms(700), "{best:?}");
+}
+
 // Dropping.
 
 #[test]
@@ -1247,7 +1297,16 @@ fn the_dump_is_printed_once_when_nothing_can_ever_run() {
                 assert!(stderr.contains(part), "'{part}' is not in\n{stderr}");
             }
             assert_eq!(printed("in run", &setting), 1);
-            for innocent in ["timer", "sleep", "event", "spawn_blocking", "nothing", "computes"] {
+            for innocent in [
+                "timer",
+                "sleep",
+                "event",
+                "spawn_blocking",
+                "nothing",
+                "computes",
+                "run computes",
+                "guest computes",
+            ] {
                 assert_eq!(printed(innocent, &setting), 0, "{innocent}");
             }
         }
@@ -1296,6 +1355,18 @@ fn the_dump_is_printed_once_when_nothing_can_ever_run() {
             fibrant::spawn_blocking(|| waker.join().unwrap()).join().unwrap();
         }),
         "nothing" => wait(),
+        "run computes" => fibrant::run(|| {
+            drop(fibrant::spawn(fiber::park));
+            fibrant::sleep(ms(10)); // so that it has been idle
+            wait(); // the thread is busy, as far as the runtime knows
+        }),
+        "guest computes" => {
+            drop(runtime.spawn(fiber::park));
+            runtime.run(|| {
+                fibrant::sleep(ms(10));
+                wait();
+            });
+        }
         innocent => {
             let parked = runtime.spawn(fiber::park);
             let innocent = innocent.to_owned();
@@ -1316,7 +1387,7 @@ fn the_dump_is_printed_once_when_nothing_can_ever_run() {
                             thread::sleep(ms(1));
                         }
                     }
-                    _ => drop(fibrant::spawn_blocking(wait)),
+                    _ => drop(fibrant::spawn_blocking(|| thread::sleep(ms(1600)))), // longer than this test looks
                 }
                 fiber::park();
             });

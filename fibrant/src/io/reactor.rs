@@ -135,6 +135,15 @@ impl Reactor {
         count as usize
     }
 
+    /// Expires the deadlines that have come by then.
+    fn expire_until(&self, moment: u64, worker: &Worker) {
+        self.wheel.advance(moment, |alarm| {
+            let timed = alarm.cast::<Timed>();
+            // SAFETY: every alarm in the wheel is the head of what `arm` was given, and stays valid until it has expired.
+            unsafe { ((*timed.as_ptr()).expire)(timed, worker) };
+        });
+    }
+
     /// Something has happened to a descriptor.
     fn dispatch(&self, data: u64, bits: u32) {
         let (fd, generation) = (data as u32 as RawFd, (data >> 32) as u32);
@@ -282,11 +291,7 @@ impl Driver for Reactor {
             }
         }
         if self.wheel.len() > 0 {
-            self.wheel.advance(clock::now(), |alarm| {
-                let timed = alarm.cast::<Timed>();
-                // SAFETY: every alarm in the wheel is the head of what `arm` was given, and stays valid until it has expired.
-                unsafe { ((*timed.as_ptr()).expire)(timed, worker) };
-            });
+            self.expire_until(clock::now(), worker);
         }
     }
 
@@ -298,6 +303,10 @@ impl Driver for Reactor {
     unsafe fn disarm(&self, timed: NonNull<Timed>) {
         // SAFETY: the caller's promise is what the wheel asks for.
         unsafe { self.wheel.remove(timed.cast()) };
+    }
+
+    fn expire_all(&self, worker: &Worker) {
+        self.expire_until(clock::NEVER, worker);
     }
 
     fn next_deadline(&self) -> Option<u64> {
@@ -315,6 +324,6 @@ impl Driver for Reactor {
 
 impl Drop for Reactor {
     fn drop(&mut self) {
-        table::forget_epoll(self.epoll());
+        table::forget_worker(self.epoll(), self.desk);
     }
 }

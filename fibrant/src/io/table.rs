@@ -87,14 +87,21 @@ fn add_segment(segment: usize) -> *mut Entry {
     }
 }
 
-/// Forgets all registrations with an epoll that is about to be closed: its number may be used again.
-pub(super) fn forget_epoll(epoll: RawFd) {
+/// Forgets all registrations with a worker's epoll, which is about to be closed, so that its number may be used again; and all
+/// callbacks that would have run there.
+pub(super) fn forget_worker(epoll: RawFd, desk: &'static Desk) {
     for (segment, entries) in TABLE.iter().enumerate() {
         let entries = entries.load(Acquire);
         if !entries.is_null() {
             // SAFETY: a segment has that many entries, and is never freed.
             for entry in unsafe { std::slice::from_raw_parts(entries, FIRST_SEGMENT << segment) } {
-                entry.lock().registrations.retain(|one| one.epoll != epoll);
+                let mut state = entry.lock();
+                state.registrations.retain(|one| one.epoll != epoll);
+                let of_desk = |callback: &mut Callback| ptr::eq(callback.desk, desk);
+                let callbacks = [0, 1].map(|index| state.callbacks[index].take_if(of_desk));
+                // Dropped without the lock: what they hold is the user's.
+                drop(state);
+                drop(callbacks);
             }
         }
     }

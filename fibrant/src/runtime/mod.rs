@@ -139,6 +139,7 @@ impl Runtime {
     fn run_as_guest<T>(&self, f: impl FnOnce() -> T) -> T {
         let desk = Desk::take().unwrap_or_else(|error| panic!("{error}"));
         let reactor = Reactor::new(desk).unwrap_or_else(|error| panic!("{error}"));
+        self.handle.crew.note_guest();
         let guest = Caller::new(Worker::guest(
             Arc::clone(&self.handle.crew),
             desk,
@@ -148,6 +149,7 @@ impl Runtime {
         guest.drive(crate::clock::NEVER, |_| guest.started() > 0);
         guest.abandon_rest();
         drop(guest);
+        self.handle.crew.note_guest_left();
         desk.give_back();
         result
     }

@@ -95,6 +95,7 @@ impl Runtime {
     pub fn shutdown(&self, patience: Duration) -> Report {
         self.close();
         if self.handle.is_inside() {
+            self.handle.crew.wait_for_fibers_only();
             return Report {
                 cancelled: self.cancel_all(),
                 abandoned: Vec::new(),
@@ -103,6 +104,8 @@ impl Runtime {
         let mut report = Report::default();
         if !self.wait_until_over(Some(patience)) {
             report.cancelled = self.cancel_all();
+            self.handle.crew.wait_for_fibers_only();
+            self.handle.crew.finish_if_drained();
             if !self.wait_until_over(Some(GRACE)) {
                 self.handle.crew.finish();
             }
@@ -112,6 +115,7 @@ impl Runtime {
             caller.abandon_rest();
         }
         report.abandoned = self.handle.crew.abandoned();
+        report.abandoned.extend(self.handle.crew.kept_by_threads());
         report
     }
 

@@ -13,6 +13,7 @@
 use super::desk::Desk;
 use super::dump::FiberDump;
 use super::scheduled::Scheduled;
+use crate::clock;
 use crate::fiber::TaskRef;
 use crate::stats::{Counters, Stats};
 use std::io;
@@ -48,7 +49,9 @@ pub(crate) struct Crew {
     /// Work that was begun, and work that ended, on threads that are not workers.
     begun_outside: AtomicU64,
     ended_outside: AtomicU64,
-    /// Calls that are under way on real threads.
+    /// Whether a shutdown has lost its patience with everything that is not a fiber.
+    only_fibers: AtomicBool,
+    /// Calls that are under way on real threads, and guests.
     offloaded: AtomicUsize,
     /// The counters of the threads that are or were its workers.
     counters: Mutex<Vec<Arc<Counters>>>,
@@ -77,6 +80,7 @@ impl Crew {
             searching: AtomicBool::new(false),
             begun_outside: AtomicU64::new(0),
             ended_outside: AtomicU64::new(0),
+            only_fibers: AtomicBool::new(false),
             offloaded: AtomicUsize::new(0),
             counters: Mutex::default(),
             abandoned: Mutex::default(),
@@ -142,11 +146,34 @@ impl Crew {
         ended == begun + self.begun_outside.load(Acquire)
     }
 
+    /// From now on only fibers are waited for: timers, events and calls on real threads are not.
+    pub(crate) fn wait_for_fibers_only(&self) {
+        self.only_fibers.store(true, Release);
+        self.rouse_all();
+    }
+
+    /// Whether no worker has a fiber.
+    fn has_no_fibers(&self) -> bool {
+        self.desks.iter().all(|desk| desk.roster.is_empty())
+    }
+
     /// Ends the crew if it is closing and all work is done. For whoever has just run out of work, or ended some outside.
     pub(crate) fn finish_if_drained(&self) {
-        if self.phase() == Phase::Closing && self.is_drained() {
+        if self.phase() == Phase::Closing
+            && (self.is_drained() || (self.only_fibers.load(Acquire) && self.has_no_fibers()))
+        {
             self.finish();
         }
+    }
+
+    /// Notes that a thread that is not one of the workers has come to run something, which has been admitted.
+    pub(crate) fn note_guest(&self) {
+        self.offloaded.fetch_add(1, Relaxed);
+    }
+
+    /// Notes that a guest has left.
+    pub(crate) fn note_guest_left(&self) {
+        self.offloaded.fetch_sub(1, Relaxed);
     }
 
     /// Notes that a call has gone to a real thread.
@@ -175,6 +202,18 @@ impl Crew {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    /// The fibers of workers whose threads have not come back.
+    pub(crate) fn kept_by_threads(&self) -> Vec<FiberDump> {
+        let now = clock::now();
+        let mut fibers = Vec::new();
+        for (index, desk) in self.desks.iter().enumerate() {
+            if desk.is_manned.load(Acquire) {
+                desk.roster.for_each(|fiber, place| fibers.push(FiberDump::of(fiber, place, index, now)));
+            }
+        }
+        fibers
     }
 
     /// Keeps the counters of a thread that is one of the workers.

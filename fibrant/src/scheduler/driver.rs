@@ -30,6 +30,9 @@ pub(crate) trait Driver {
     /// It is armed, here.
     unsafe fn disarm(&self, timed: NonNull<Timed>);
 
+    /// Expires all deadlines, whenever they come: the worker ends.
+    fn expire_all(&self, worker: &Worker);
+
     /// When the next deadline comes.
     fn next_deadline(&self) -> Option<u64>;
 

@@ -242,6 +242,11 @@ impl<T: Member> Roster<T> {
         self.with(|lists| lists.fresh.length + lists.bound.length > 0)
     }
 
+    /// Whether nobody is on it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.with(|lists| lists.fresh.length + lists.bound.length + lists.started.length == 0)
+    }
+
     /// How many fresh members there are, about.
     pub(crate) fn fresh(&self) -> usize {
         self.fresh.load(Relaxed)

@@ -260,7 +260,8 @@ impl Worker {
 
     /// Runs fibers while `more` says so, or until it is the root's turn, if there is one. For the worker's own context.
     pub(super) fn drive(&self, more: impl Fn() -> bool) {
-        while more() {
+        // A crew that is over runs nothing more, whatever could run. Only a root goes on, until it is its turn.
+        while more() && (self.root().is_some() || self.crew.phase() != Phase::Over) {
             if self.begin_turn() {
                 self.poll();
             }
@@ -270,9 +271,6 @@ impl Worker {
                     return;
                 }
                 Pick::Poll => {
-                    if self.crew.phase() == Phase::Over && self.root().is_none() {
-                        return;
-                    }
                     if !self.steal() {
                         self.sleep();
                     }

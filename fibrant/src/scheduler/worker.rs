@@ -42,6 +42,9 @@ const CHAIN_LIMIT: u32 = 32;
 /// How many more started fibers than the least crowded worker this one may have before it places fresh ones there.
 const CROWD_TOLERANCE: usize = 16;
 
+/// After how long a crowded worker takes it that another, whose fresh fibers do not start, is stuck: nanoseconds.
+const SECOND_LOOK_AFTER: u64 = 50_000_000;
+
 /// After how long without work a worker gives the memory of surplus stacks back: nanoseconds.
 const TRIM_AFTER: u64 = 10_000_000;
 
@@ -83,6 +86,12 @@ pub(crate) struct Worker {
     pub(super) moving: Cell<Option<(NonNull<Scheduled>, &'static Desk)>>,
     /// The time as of the last poll.
     now: Cell<u64>,
+    /// When it last looked for a deadlock.
+    pub(super) last_look: Cell<u64>,
+    /// Whether there is something that may be stolen if it is still there at a second look, and what was seen at the first: whose
+    /// desk, which stamp, when.
+    second_look: Cell<bool>,
+    doubt: Cell<((*const Desk, u64), u64)>,
     /// Whom to give fresh fibers to, and how many starts that is good for.
     relief: Cell<Option<&'static Desk>>,
     until_look: Cell<usize>,
@@ -128,6 +137,9 @@ impl Worker {
             urgent: Cell::new(false),
             moving: Cell::new(None),
             now: Cell::new(clock::now()),
+            last_look: Cell::new(0),
+            second_look: Cell::new(false),
+            doubt: Cell::new(((ptr::null(), 0), 0)),
             relief: Cell::new(None),
             until_look: Cell::new(0),
         }
@@ -421,6 +433,8 @@ impl Worker {
     /// Gives up what is left when the crew is over: fibers that have not started never will, and those that wait are abandoned.
     /// On the worker's thread, after it has stopped running fibers.
     pub(crate) fn abandon_rest(&self) {
+        self.driver.expire_all(self);
+        self.desk.run_errands(self);
         let mut rest = Vec::new();
         self.desk
             .roster
@@ -468,28 +482,41 @@ impl Worker {
     pub(super) fn poll(&self) {
         self.last_poll.set(self.turn.get());
         self.desk.run_errands(self);
+        self.count_poll();
         self.driver.poll(self, Some(0));
         self.after_poll();
     }
 
     fn after_poll(&self) {
         self.now.set(clock::now());
+        self.publish();
+    }
+
+    fn count_poll(&self) {
+        self.desk.polls.store(self.desk.polls.load(Relaxed) + 1, Relaxed);
+    }
+
+    /// Lets others see how things are: after each poll, and before a sleep.
+    fn publish(&self) {
         let desk = self.desk;
         desk.turns.store(self.turn.get(), Relaxed);
-        desk.polls.store(desk.polls.load(Relaxed) + 1, Relaxed);
         desk.ready.store(self.ready.length(), Relaxed);
         desk.alarms.store(self.driver.alarms(), Relaxed);
         self.publish_crowd(desk.roster.started());
     }
 
     /// Takes fresh fibers from other workers. Returns whether there were any.
+    ///
+    /// A worker that has many more started fibers than the other does not take back what was placed there for that reason,
+    /// unless the other is stuck: its first fresh fiber is still the same one at a second look.
     pub(super) fn steal(&self) -> bool {
         // A guest is there for its own fibers only.
         let Some(index) = self.index else { return false };
+        self.second_look.set(false);
         let desks = &self.crew.desks;
         let stolen = (1..desks.len())
             .map(|distance| desks[(index + distance) % desks.len()])
-            .filter(|victim| victim.roster.fresh() > 0)
+            .filter(|victim| victim.roster.fresh() > 0 && self.may_steal_from(victim))
             .map(|victim| {
                 // SAFETY: whoever is on a roster has not ended.
                 let own = |fiber: NonNull<Scheduled>| unsafe { fiber.as_ref() }.set_owner(self.desk);
@@ -508,6 +535,28 @@ impl Worker {
         stolen.is_some()
     }
 
+    fn may_steal_from(&self, victim: &Desk) -> bool {
+        if self.desk.roster.started() <= victim.roster.started() + CROWD_TOLERANCE {
+            return true;
+        }
+        let (now, seen) = (clock::now(), (ptr::from_ref(victim), victim.roster.first_stamp()));
+        let (last_seen, since) = self.doubt.get();
+        if last_seen != seen {
+            self.doubt.set((seen, now));
+        } else if now - since >= SECOND_LOOK_AFTER {
+            return true;
+        }
+        self.second_look.set(true);
+        false
+    }
+
+    /// Whether there is something to steal, seen under the locks. What needs a second look is not counted: the sleep is short
+    /// then.
+    fn has_fresh_elsewhere(&self) -> bool {
+        let others = || self.crew.desks.iter().filter(|desk| !ptr::eq(**desk, self.desk));
+        self.index.is_some() && !self.second_look.get() && others().any(|desk| desk.roster.has_fresh())
+    }
+
     /// Sleeps until there is something to do. The caller has found nothing.
     pub(super) fn sleep(&self) {
         self.crew.finish_if_drained();
@@ -519,11 +568,12 @@ impl Worker {
             self.crew.note_asleep();
         }
         self.last_poll.set(self.turn.get());
+        self.publish();
         // Whoever adds work from now on finds this worker asleep and rings. What was added before is found here: the looks
         // take the locks under which it was added.
         let work = self.desk.roster.has_unstarted()
             || self.desk.has_errands()
-            || (self.index.is_some() && self.crew.desks.iter().any(|desk| desk.roster.has_fresh()))
+            || self.has_fresh_elsewhere()
             || self.crew.phase() != phase
             || phase == Phase::Over;
         if !work {
@@ -532,11 +582,14 @@ impl Worker {
             }
             let has_surplus = stack::has_surplus();
             let until = super::deadlock::next_look(self);
-            let until = if has_surplus {
-                Some(until.unwrap_or(clock::NEVER).min(clock::now() + TRIM_AFTER))
-            } else {
-                until
+            let until = match (has_surplus, self.second_look.get()) {
+                (false, false) => until,
+                (_, second_look) => {
+                    let pause = if second_look { SECOND_LOOK_AFTER } else { TRIM_AFTER };
+                    Some(until.unwrap_or(clock::NEVER).min(clock::now() + pause))
+                }
             };
+            self.count_poll();
             self.driver.poll(self, until);
             self.after_poll();
             super::deadlock::look(self);

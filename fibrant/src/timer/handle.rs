@@ -251,8 +251,8 @@ impl Inner {
         let now = clock::now();
         loop {
             let due = inner.due.load(Acquire);
-            if due < FIRST_MOMENT {
-                return inner.end(worker);
+            if due < FIRST_MOMENT || worker.crew.phase() == Phase::Over {
+                return inner.end(worker); // cancelled, or its worker ends
             }
             if due > now {
                 return Inner::insert(inner, worker, due); // it was moved meanwhile

@@ -26,6 +26,8 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 /// Ends the process, with a message and the dumps of the runtimes it was shown, if it is not dropped within a minute.
 pub struct Watchdog {
     runtimes: Arc<Mutex<Vec<Handle>>>,
+    /// What else it prints.
+    notes: Arc<Mutex<String>>,
     /// Dropped with the watchdog, which ends its thread.
     _alive: mpsc::Sender<()>,
 }
@@ -36,10 +38,12 @@ impl Watchdog {
         let place = std::panic::Location::caller();
         let (alive, dropped) = mpsc::channel::<()>();
         let runtimes: Arc<Mutex<Vec<Handle>>> = Arc::default();
-        let shown = Arc::clone(&runtimes);
+        let notes: Arc<Mutex<String>> = Arc::default();
+        let (shown, words) = (Arc::clone(&runtimes), Arc::clone(&notes));
         thread::spawn(move || {
             if dropped.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
-                eprintln!("the test at {place} hangs");
+                let words = words.lock().unwrap_or_else(PoisonError::into_inner);
+                eprintln!("the test at {place} hangs {words}");
                 for runtime in shown.lock().unwrap_or_else(PoisonError::into_inner).iter() {
                     eprintln!("{}", runtime.dump());
                 }
@@ -48,6 +52,7 @@ impl Watchdog {
         });
         Watchdog {
             runtimes,
+            notes,
             _alive: alive,
         }
     }
@@ -57,6 +62,11 @@ impl Watchdog {
         let runtime = Builder::new().workers(workers).name("test").build().unwrap();
         self.show(&runtime);
         runtime
+    }
+
+    /// Prints this, too, if the test hangs.
+    pub fn note(&self, words: String) {
+        *self.notes.lock().unwrap_or_else(PoisonError::into_inner) = words;
     }
 
     /// Prints this runtime's dump if the test hangs.

@@ -1,0 +1,317 @@
+//! Random programs of everything that fibers can do, ended at random points: nothing hangs, and nothing is lost or dropped
+//! twice. One test alone in its binary: it looks at the number of fibers in the process.
+
+#[path = "common/patience.rs"]
+mod patience;
+
+use fibrant::fiber::{self, Fiber, live_count};
+use fibrant::io::{self, Event};
+use fibrant::runtime::Builder;
+use fibrant::timer;
+use patience::{Census, PATIENCE, Watchdog, eventually};
+use proptest::prelude::*;
+use std::io::Write;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::panic::resume_unwind;
+use std::time::Duration;
+
+/// What a fiber does in one step.
+#[derive(Clone, Debug)]
+enum Action {
+    Spawn(Vec<Action>, Fate),
+    SpawnLocal(Vec<Action>, Fate),
+    SpawnBlocking,
+    Scope(Vec<Vec<Action>>),
+    ByHand(Vec<Action>),
+    Timeout(u8, Vec<Action>),
+    Deferring(Vec<Action>),
+    Yield,
+    Sleep(u8),
+    /// Parks until a partner, spawned for it, unparks it.
+    Park,
+    /// Arms a timer, which is cancelled again or not.
+    Timer(u8, bool),
+    /// Adds an event, which then happens, is cancelled, or is removed.
+    Event(Ending),
+    /// Waits for a descriptor that becomes ready, or does not in time.
+    Wait(bool),
+    Panic,
+}
+
+/// What becomes of a child.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Join,
+    JoinTimeout(u8),
+    Detach,
+    CancelAndJoin,
+    CancelAndDetach,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    Ready,
+    Cancelled,
+    Removed,
+    /// The fiber goes on, and its descriptors are closed when it ends.
+    Left,
+}
+
+/// How the runtime is ended.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Stop,
+    /// After so many milliseconds, with so much patience.
+    Shutdown(u8, u8),
+    Drop(u8),
+}
+
+#[derive(Clone, Debug)]
+struct Program {
+    workers: usize,
+    use_caller: bool,
+    roots: Vec<Vec<Action>>,
+    end: End,
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        3 => Just(Fate::Join),
+        1 => (0..3_u8).prop_map(Fate::JoinTimeout),
+        2 => Just(Fate::Detach),
+        1 => Just(Fate::CancelAndJoin),
+        1 => Just(Fate::CancelAndDetach),
+    ]
+}
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let ending = prop_oneof![
+        Just(Ending::Ready),
+        Just(Ending::Cancelled),
+        Just(Ending::Removed),
+        Just(Ending::Left)
+    ];
+    let leaf = prop_oneof![
+        4 => Just(Action::Yield),
+        4 => (0..4_u8).prop_map(Action::Sleep),
+        3 => Just(Action::Park),
+        2 => (0..4_u8, any::<bool>()).prop_map(|(delay, cancel)| Action::Timer(delay, cancel)),
+        2 => ending.prop_map(Action::Event),
+        1 => any::<bool>().prop_map(Action::Wait),
+        1 => Just(Action::SpawnBlocking),
+        1 => Just(Action::Panic),
+    ];
+    let list = |action| prop::collection::vec(action, 0..7);
+    let action = leaf.prop_recursive(5, 100, 6, move |inner| {
+        let some = || list(inner.clone());
+        prop_oneof![
+            4 => (some(), fate()).prop_map(|(actions, fate)| Action::Spawn(actions, fate)),
+            2 => (some(), fate()).prop_map(|(actions, fate)| Action::SpawnLocal(actions, fate)),
+            2 => prop::collection::vec(some(), 0..4).prop_map(Action::Scope),
+            1 => some().prop_map(Action::ByHand),
+            1 => (0..4_u8, some()).prop_map(|(time, actions)| Action::Timeout(time, actions)),
+            1 => some().prop_map(Action::Deferring),
+        ]
+    });
+    list(action.boxed())
+}
+
+fn program() -> impl Strategy<Value = Program> {
+    let end = prop_oneof![
+        Just(End::Stop),
+        (0..6_u8, 0..3_u8).prop_map(|(after, patience)| End::Shutdown(after, patience)),
+        (0..6_u8).prop_map(End::Drop),
+    ];
+    let roots = prop::collection::vec(actions(), 1..10);
+    (1..4_usize, any::<bool>(), roots, end).prop_map(|(workers, use_caller, roots, end)| Program {
+        workers,
+        use_caller,
+        roots,
+        end,
+    })
+}
+
+fn ms(milliseconds: u8) -> Duration {
+    Duration::from_millis(milliseconds.into())
+}
+
+/// Takes back whatever waits for a descriptor before it is closed.
+struct Registered(RawFd);
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        io::cancel_all(self.0);
+    }
+}
+
+/// A function that runs these actions, and holds something that is counted before, while and after it does.
+fn body(actions: Vec<Action>, census: &Census) -> impl FnOnce() -> patience::Counted + Send + 'static {
+    let (census, closure) = (census.clone(), census.count());
+    move || {
+        let _closure = closure;
+        let _stack = census.count();
+        let result = census.count();
+        perform(actions, &census);
+        result
+    }
+}
+
+fn end_of<T>(child: fibrant::JoinHandle<T>, fate: Fate) {
+    match fate {
+        Fate::Join => drop(child.join()),
+        Fate::JoinTimeout(time) => drop(child.join_timeout(ms(time))),
+        Fate::Detach => drop(child),
+        Fate::CancelAndJoin => {
+            child.cancel();
+            drop(child.join());
+        }
+        Fate::CancelAndDetach => child.cancel(),
+    }
+}
+
+fn perform(actions: Vec<Action>, census: &Census) {
+    for action in actions {
+        match action {
+            Action::Spawn(actions, fate) => end_of(fibrant::spawn(body(actions, census)), fate),
+            Action::SpawnLocal(actions, fate) => end_of(fibrant::spawn_local(body(actions, census)), fate),
+            Action::SpawnBlocking => {
+                let counted = census.count();
+                drop(fibrant::spawn_blocking(move || {
+                    std::thread::sleep(Duration::from_micros(100));
+                    counted
+                }));
+            }
+            Action::Scope(children) => {
+                let borrowed = census.count();
+                fibrant::scope(|s| {
+                    for actions in children {
+                        let borrowed = &borrowed;
+                        let child = body(actions, census);
+                        s.spawn(move || {
+                            let result = child();
+                            std::hint::black_box(borrowed);
+                            result
+                        });
+                    }
+                });
+            }
+            Action::ByHand(actions) => {
+                let child = body(actions, census);
+                let hand = Fiber::new(move || {
+                    fiber::suspend();
+                    drop(child());
+                });
+                while hand.resume().unwrap() != fiber::State::Term {}
+            }
+            Action::Timeout(time, actions) => {
+                let _ = fibrant::timeout(ms(time), || perform(actions, census));
+            }
+            Action::Deferring(actions) => {
+                let _guard = fibrant::defer_cancel();
+                perform(actions, census);
+            }
+            Action::Yield => fibrant::yield_now(),
+            Action::Sleep(time) => fibrant::sleep(ms(time)),
+            Action::Park => {
+                let (myself, counted) = (fiber::current().unwrap(), census.count());
+                drop(fibrant::spawn(move || {
+                    fibrant::yield_now();
+                    myself.unpark();
+                    drop(counted);
+                }));
+                fiber::park();
+            }
+            Action::Timer(delay, cancel) => {
+                let counted = census.count();
+                let timer = timer::after(ms(delay), move || drop(counted));
+                if cancel {
+                    fibrant::yield_now();
+                    timer.cancel();
+                }
+            }
+            Action::Event(ending) => {
+                let (ours, mut theirs) = UnixStream::pair().unwrap();
+                let fd = ours.as_raw_fd();
+                let counted = census.count();
+                io::add_event(fd, Event::READ, move || drop(counted)).unwrap();
+                let registered = Registered(fd);
+                match ending {
+                    Ending::Ready => theirs.write_all(b"x").unwrap(),
+                    Ending::Cancelled => drop(io::cancel_event(fd, Event::READ)),
+                    Ending::Removed => drop(io::del_event(fd, Event::READ)),
+                    Ending::Left => {}
+                }
+                fibrant::yield_now();
+                fibrant::sleep(Duration::from_micros(100));
+                drop(registered); // before the descriptors
+            }
+            Action::Wait(ready) => {
+                let (ours, mut theirs) = UnixStream::pair().unwrap();
+                if ready {
+                    theirs.write_all(b"x").unwrap();
+                }
+                let _ = io::wait(ours.as_raw_fd(), Event::READ, Some(ms(1)));
+            }
+            Action::Panic => resume_unwind(Box::new("scripted")),
+        }
+    }
+}
+
+fn execute(program: Program) {
+    let watchdog = Watchdog::new();
+    watchdog.note(format!("in {program:?}"));
+    let census = Census::default();
+    let before = live_count();
+    let builder = Builder::new()
+        .workers(program.workers)
+        .use_caller(program.use_caller);
+    let runtime = builder.name("program").build().unwrap();
+    watchdog.show(&runtime);
+    let bodies: Vec<_> = program
+        .roots
+        .iter()
+        .map(|root| body(root.clone(), &census))
+        .collect();
+    let handles: Vec<_> = bodies.into_iter().map(|root| runtime.spawn(root)).collect();
+    let mut abandoned = 0;
+    match program.end {
+        End::Stop => runtime.stop().unwrap(),
+        End::Shutdown(after, patience) => {
+            std::thread::sleep(ms(after));
+            abandoned = runtime.shutdown(ms(patience)).abandoned.len();
+        }
+        End::Drop(after) => std::thread::sleep(ms(after)),
+    }
+    drop(runtime);
+    for handle in handles {
+        assert!(handle.join_timeout(PATIENCE).is_ok(), "a root has not ended");
+    }
+    assert_eq!(abandoned, 0); // they all end when they are cancelled
+    assert_eq!(census.made(), census.dropped());
+    // The threads of a runtime that is gone have added up what they counted.
+    eventually("all fibers are gone", || live_count() == before);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_programs_end_and_lose_nothing(program in program()) {
+        quieten();
+        execute(program);
+    }
+}
+
+/// Keeps what the programs panic with on purpose from being printed.
+fn quieten() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if info.payload().downcast_ref() != Some(&"a scoped fiber panicked") {
+                print(info);
+            }
+        }));
+    });
+}
