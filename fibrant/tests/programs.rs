@@ -274,12 +274,13 @@ fn execute(program: Program) {
         .map(|root| body(root.clone(), &census))
         .collect();
     let handles: Vec<_> = bodies.into_iter().map(|root| runtime.spawn(root)).collect();
-    let mut abandoned = 0;
     match program.end {
         End::Stop => runtime.stop().unwrap(),
         End::Shutdown(after, patience) => {
             std::thread::sleep(ms(after));
-            abandoned = runtime.shutdown(ms(patience)).abandoned.len();
+            let report = runtime.shutdown(ms(patience));
+            // They all end when they are cancelled.
+            assert!(report.abandoned.is_empty(), "{:#?}", report.abandoned);
         }
         End::Drop(after) => std::thread::sleep(ms(after)),
     }
@@ -287,7 +288,6 @@ fn execute(program: Program) {
     for handle in handles {
         assert!(handle.join_timeout(PATIENCE).is_ok(), "a root has not ended");
     }
-    assert_eq!(abandoned, 0); // they all end when they are cancelled
     assert_eq!(census.made(), census.dropped());
     // The threads of a runtime that is gone have added up what they counted.
     eventually("all fibers are gone", || live_count() == before);

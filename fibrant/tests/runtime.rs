@@ -317,6 +317,27 @@ fn without_use_caller_the_thread_of_run_is_a_guest() {
 }
 
 #[test]
+fn a_guests_panic_passes_on_when_its_own_fibers_have_ended() {
+    let watchdog = Watchdog::new();
+    let runtime = build(1, false);
+    watchdog.show(&runtime);
+    let held = Census::default();
+    let result: thread::Result<()> = catch_unwind(AssertUnwindSafe(|| {
+        runtime.run(|| {
+            let counted = held.count();
+            drop(fibrant::spawn_local(move || {
+                let _counted = counted;
+                fibrant::sleep(ms(5));
+            }));
+            resume_unwind(Box::new("the guest's"))
+        })
+    }));
+    assert_eq!(result.unwrap_err().downcast_ref(), Some(&"the guest's"));
+    assert_eq!((held.made(), held.dropped()), (1, 1));
+    runtime.stop().unwrap(); // it left no work behind that would never be done
+}
+
+#[test]
 fn stop_waits_for_a_guest() {
     let watchdog = Watchdog::new();
     let runtime = build(1, false);
@@ -855,6 +876,47 @@ fn a_fiber_that_yields_for_ever_is_abandoned_and_runs_no_more() {
 }
 
 #[test]
+fn a_fiber_that_is_spawned_after_the_others_were_cancelled_is_cancelled_too() {
+    /// Says that its fiber unwinds.
+    struct Tells(mpsc::Sender<()>);
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+    let watchdog = Watchdog::new();
+    let runtime = build(2, false);
+    watchdog.show(&runtime);
+    let held = Census::default();
+    let counted = held.count();
+    let (cancelled, hears) = mpsc::channel();
+    let parked = runtime.spawn_on(0, move || {
+        let _tells = Tells(cancelled);
+        fiber::park();
+    });
+    wait_until_it_waits(&runtime, parked.id());
+    let (begun, has_begun) = mpsc::channel();
+    let spawner = runtime.spawn_on(1, move || {
+        begun.send(()).unwrap();
+        hears.recv().unwrap(); // keeps its worker until the shutdown has cancelled everyone
+        fibrant::spawn_local(move || {
+            let _counted = counted;
+            fiber::park();
+        })
+        .id()
+    });
+    has_begun.recv().unwrap();
+    let report = runtime.shutdown(Duration::ZERO);
+    assert!(report.abandoned.is_empty(), "{:?}", report.abandoned);
+    assert_eq!((held.made(), held.dropped()), (1, 1));
+    let late = spawner.join().unwrap();
+    assert!(
+        report.cancelled.iter().any(|fiber| fiber.id == late),
+        "{report:?}"
+    );
+}
+
+#[test]
 fn a_shutdown_drops_pending_timers_and_events_without_waiting_for_them() {
     let watchdog = Watchdog::new();
     for workers in [1, 2] {
@@ -1000,6 +1062,9 @@ fn runtimes_leave_neither_descriptors_nor_threads_behind() {
             reader.join().unwrap();
         });
         fiber.join().unwrap();
+        // A closure that panics leaves nothing behind, either.
+        let panicking = AssertUnwindSafe(|| runtime.run(|| resume_unwind(Box::new(n))));
+        assert!(catch_unwind(panicking).map(|()| ()).is_err());
         match n % 3 {
             0 => runtime.stop().unwrap(),
             1 => drop(runtime.shutdown(Duration::ZERO)),

@@ -139,18 +139,15 @@ impl Runtime {
     fn run_as_guest<T>(&self, f: impl FnOnce() -> T) -> T {
         let desk = Desk::take().unwrap_or_else(|error| panic!("{error}"));
         let reactor = Reactor::new(desk).unwrap_or_else(|error| panic!("{error}"));
-        self.handle.crew.note_guest();
-        let guest = Caller::new(Worker::guest(
-            Arc::clone(&self.handle.crew),
+        let guest = Guest {
+            caller: Some(Caller::new(Worker::guest(Arc::clone(&self.handle.crew), desk, Box::new(reactor)))),
+            crew: &self.handle.crew,
             desk,
-            Box::new(reactor),
-        ));
-        let result = guest.enter(f);
-        guest.drive(crate::clock::NEVER, |_| guest.started() > 0);
-        guest.abandon_rest();
-        drop(guest);
-        self.handle.crew.note_guest_left();
-        desk.give_back();
+        };
+        guest.crew.note_guest();
+        let caller = guest.caller.as_ref().expect("it leaves when it is dropped");
+        let result = caller.enter(f);
+        caller.drive(crate::clock::NEVER, |_| caller.started() > 0);
         result
     }
 
@@ -165,6 +162,23 @@ impl Runtime {
     /// ```
     pub fn handle(&self) -> Handle {
         self.handle.clone()
+    }
+}
+
+/// A thread that is a worker for a while. Leaves when it is dropped, also by a panic.
+struct Guest<'a> {
+    caller: Option<Arc<Caller>>,
+    crew: &'a Crew,
+    desk: &'static Desk,
+}
+
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        if let Some(caller) = self.caller.take() {
+            caller.abandon_rest();
+        }
+        self.crew.note_guest_left();
+        self.desk.give_back();
     }
 }
 

@@ -95,7 +95,6 @@ impl Runtime {
     pub fn shutdown(&self, patience: Duration) -> Report {
         self.close();
         if self.handle.is_inside() {
-            self.handle.crew.wait_for_fibers_only();
             return Report {
                 cancelled: self.cancel_all(),
                 abandoned: Vec::new(),
@@ -104,7 +103,6 @@ impl Runtime {
         let mut report = Report::default();
         if !self.wait_until_over(Some(patience)) {
             report.cancelled = self.cancel_all();
-            self.handle.crew.wait_for_fibers_only();
             self.handle.crew.finish_if_drained();
             if !self.wait_until_over(Some(GRACE)) {
                 self.handle.crew.finish();
@@ -146,6 +144,7 @@ impl Runtime {
 
     /// Cancels all fibers, and says which.
     fn cancel_all(&self) -> Vec<FiberDump> {
+        self.handle.crew.begin_cancelling();
         let fibers = self.handle.dump().fibers;
         let own = crate::fiber::current().map(|fiber| fiber.id());
         self.handle

@@ -49,10 +49,12 @@ pub(crate) struct Crew {
     /// Work that was begun, and work that ended, on threads that are not workers.
     begun_outside: AtomicU64,
     ended_outside: AtomicU64,
-    /// Whether a shutdown has lost its patience with everything that is not a fiber.
-    only_fibers: AtomicBool,
+    /// Whether a shutdown has lost its patience: see `begin_cancelling`.
+    is_cancelling: AtomicBool,
     /// Calls that are under way on real threads, and guests.
     offloaded: AtomicUsize,
+    /// When one of those last ended: nanoseconds of the monotonic clock.
+    offload_ended_at: AtomicU64,
     /// The counters of the threads that are or were its workers.
     counters: Mutex<Vec<Arc<Counters>>>,
     /// The fibers that were abandoned.
@@ -80,8 +82,9 @@ impl Crew {
             searching: AtomicBool::new(false),
             begun_outside: AtomicU64::new(0),
             ended_outside: AtomicU64::new(0),
-            only_fibers: AtomicBool::new(false),
+            is_cancelling: AtomicBool::new(false),
             offloaded: AtomicUsize::new(0),
+            offload_ended_at: AtomicU64::new(0),
             counters: Mutex::default(),
             abandoned: Mutex::default(),
             deadlock_reported: AtomicBool::new(false),
@@ -146,10 +149,16 @@ impl Crew {
         ended == begun + self.begun_outside.load(Acquire)
     }
 
-    /// From now on only fibers are waited for: timers, events and calls on real threads are not.
-    pub(crate) fn wait_for_fibers_only(&self) {
-        self.only_fibers.store(true, Release);
+    /// From now on only fibers are waited for: timers, events and calls on real threads are not; and fibers that have not
+    /// started must not. The caller cancels the others.
+    pub(crate) fn begin_cancelling(&self) {
+        self.is_cancelling.store(true, Release);
         self.rouse_all();
+    }
+
+    /// Whether a shutdown has lost its patience.
+    pub(super) fn is_cancelling(&self) -> bool {
+        self.is_cancelling.load(Acquire)
     }
 
     /// Whether no worker has a fiber.
@@ -160,7 +169,7 @@ impl Crew {
     /// Ends the crew if it is closing and all work is done. For whoever has just run out of work, or ended some outside.
     pub(crate) fn finish_if_drained(&self) {
         if self.phase() == Phase::Closing
-            && (self.is_drained() || (self.only_fibers.load(Acquire) && self.has_no_fibers()))
+            && (self.is_drained() || (self.is_cancelling() && self.has_no_fibers()))
         {
             self.finish();
         }
@@ -173,6 +182,7 @@ impl Crew {
 
     /// Notes that a guest has left.
     pub(crate) fn note_guest_left(&self) {
+        self.offload_ended_at.store(clock::now(), Relaxed);
         self.offloaded.fetch_sub(1, Relaxed);
     }
 
@@ -184,6 +194,7 @@ impl Crew {
 
     /// Notes that such a call has ended.
     pub(super) fn note_offload_ended(&self) {
+        self.offload_ended_at.store(clock::now(), Relaxed);
         self.offloaded.fetch_sub(1, Relaxed);
         self.note_ended_outside();
     }
@@ -255,9 +266,9 @@ impl Crew {
         self.finish_if_drained();
     }
 
-    /// Whether something is under way on threads that are not workers.
-    pub(super) fn has_outside_work(&self) -> bool {
-        self.offloaded.load(Relaxed) > 0
+    /// Whether something is under way on threads that are not workers, or was after that moment.
+    pub(super) fn had_outside_work_since(&self, moment: u64) -> bool {
+        self.offloaded.load(Relaxed) > 0 || self.offload_ended_at.load(Relaxed) > moment
     }
 
     /// Notes that a worker sleeps.

@@ -3,6 +3,7 @@
 //!
 //! [`Worker::sleep`](super::worker::Worker::sleep) calls it.
 
+use super::crew::Phase;
 use super::worker::Worker;
 use crate::clock;
 use crate::fiber::{TaskRef, WaitReason};
@@ -36,7 +37,7 @@ pub(super) fn look(worker: &Worker) {
             && desk.alarms.load(Relaxed) == 0
             && desk.events.load(Relaxed) == 0
     });
-    if !stuck || crew.has_outside_work() || crew.deadlock_reported.load(Relaxed) {
+    if !stuck || crew.had_outside_work_since(since) || crew.phase() != Phase::Open {
         return;
     }
     let fibers = crew.tasks(|_| true);
