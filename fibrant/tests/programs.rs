@@ -145,6 +145,15 @@ impl Drop for Registered {
     }
 }
 
+/// Unparks a fiber when it is dropped.
+struct Unparks(fiber::Handle);
+
+impl Drop for Unparks {
+    fn drop(&mut self) {
+        self.0.unpark();
+    }
+}
+
 /// A function that runs these actions, and holds something that is counted before, while and after it does.
 fn body(actions: Vec<Action>, census: &Census) -> impl FnOnce() -> patience::Counted + Send + 'static {
     let (census, closure) = (census.clone(), census.count());
@@ -214,11 +223,11 @@ fn perform(actions: Vec<Action>, census: &Census) {
             Action::Yield => fibrant::yield_now(),
             Action::Sleep(time) => fibrant::sleep(ms(time)),
             Action::Park => {
-                let (myself, counted) = (fiber::current().unwrap(), census.count());
+                // Even a partner that is cancelled before it starts does it: who has put off its own cancel relies on that.
+                let (unparks, counted) = (Unparks(fiber::current().unwrap()), census.count());
                 drop(fibrant::spawn(move || {
                     fibrant::yield_now();
-                    myself.unpark();
-                    drop(counted);
+                    drop((unparks, counted));
                 }));
                 fiber::park();
             }
@@ -288,13 +297,14 @@ fn execute(program: Program) {
     for handle in handles {
         assert!(handle.join_timeout(PATIENCE).is_ok(), "a root has not ended");
     }
-    assert_eq!(census.made(), census.dropped());
+    // A function on a real thread, which a shutdown cannot end, may take a moment longer.
+    eventually("everything is dropped", || census.made() == census.dropped());
     // The threads of a runtime that is gone have added up what they counted.
     eventually("all fibers are gone", || live_count() == before);
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_programs_end_and_lose_nothing(program in program()) {

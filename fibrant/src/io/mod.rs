@@ -103,10 +103,18 @@ fn check_arguments(fd: RawFd, event: Event) -> io::Result<()> {
 fn wait_as_fiber(worker: &Worker, fd: RawFd, event: Event, deadline: u64) -> io::Result<Event> {
     let reactor = Reactor::of(worker);
     let entry = table::entry(fd);
-    reactor.register(fd, &mut entry.lock(), event)?;
+    let generation = entry.lock().generation;
     let mut verify_at = clock::NEVER;
     let mut has_waited = false;
     loop {
+        {
+            // Each time: while this fiber was awake, edges that found nobody may have ended the registration.
+            let mut state = entry.lock();
+            if state.generation != generation {
+                return Err(io::Error::from_raw_os_error(libc::EBADF)); // it was closed; the number may be another file's now
+            }
+            reactor.register(fd, &mut state, event)?;
+        }
         let ready = poll(fd, event, 0)?;
         if !ready.is_empty() {
             if has_waited {

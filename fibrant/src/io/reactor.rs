@@ -166,6 +166,8 @@ impl Reactor {
                 }
             }
         }
+        // Somebody who waits for the other direction needs the registration, too.
+        let found = found || state.concerns(self.desk);
         if let Some(registration) = state.registration(self.epoll()) {
             registration.strays = if found { 0 } else { registration.strays + 1 };
             if registration.strays == 2 {

@@ -223,6 +223,22 @@ impl State {
         false
     }
 
+    /// Whether a fiber or a function of this worker waits for the descriptor.
+    pub(super) fn concerns(&self, desk: &'static Desk) -> bool {
+        let of_desk = |callback: &Option<Callback>| callback.as_ref().is_some_and(|one| ptr::eq(one.desk, desk));
+        self.callbacks.iter().any(of_desk)
+            || DIRECTIONS.iter().any(|(index, _)| {
+                let mut next = self.waiters[*index].first;
+                std::iter::from_fn(|| {
+                    // SAFETY: it is linked, so it is in place.
+                    let waiter = unsafe { next?.as_ref() };
+                    next = waiter.links[*index].next.get();
+                    Some(waiter)
+                })
+                .any(|waiter| ptr::eq(waiter.desk, desk))
+            })
+    }
+
     /// Ends all waits for these directions, on whatever worker, with an error. Returns whether there were any.
     pub(super) fn end_waits(&mut self, event: Event, error: i32) -> bool {
         let mut any = false;

@@ -112,6 +112,7 @@ impl Runtime {
         if let Some(caller) = self.own_caller() {
             caller.abandon_rest();
         }
+        report.cancelled.extend(self.handle.crew.refused());
         report.abandoned = self.handle.crew.abandoned();
         report.abandoned.extend(self.handle.crew.kept_by_threads());
         report

@@ -57,7 +57,8 @@ pub(crate) struct Crew {
     offload_ended_at: AtomicU64,
     /// The counters of the threads that are or were its workers.
     counters: Mutex<Vec<Arc<Counters>>>,
-    /// The fibers that were abandoned.
+    /// The fibers that were refused because they came when everybody had been cancelled, and those that were abandoned.
+    refused: Mutex<Vec<FiberDump>>,
     abandoned: Mutex<Vec<FiberDump>>,
     /// Whether the dump has been printed because nothing moved.
     pub(super) deadlock_reported: AtomicBool,
@@ -86,6 +87,7 @@ impl Crew {
             offloaded: AtomicUsize::new(0),
             offload_ended_at: AtomicU64::new(0),
             counters: Mutex::default(),
+            refused: Mutex::default(),
             abandoned: Mutex::default(),
             deadlock_reported: AtomicBool::new(false),
             end: (Mutex::new(()), Condvar::new()),
@@ -199,6 +201,16 @@ impl Crew {
         self.note_ended_outside();
     }
 
+    /// Notes that a fiber came when everybody had been cancelled.
+    pub(super) fn note_refused(&self, fiber: FiberDump) {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).push(fiber);
+    }
+
+    /// The fibers that came when everybody had been cancelled.
+    pub(crate) fn refused(&self) -> Vec<FiberDump> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Notes that a fiber was abandoned.
     pub(super) fn note_abandoned(&self, fiber: FiberDump) {
         self.abandoned
@@ -293,15 +305,19 @@ impl Crew {
 
     #[cold]
     fn wake_one(&self) {
-        if self.searching.swap(true, SeqCst) {
-            return;
-        }
-        let woken = self
-            .desks
-            .iter()
-            .any(|desk| desk.is_manned.load(Relaxed) && desk.rouse());
-        if !woken {
+        // Twice: somebody may have fallen asleep after this has passed its desk, while another spawner relied on this search.
+        for _ in 0..2 {
+            if self.searching.swap(true, SeqCst) {
+                return;
+            }
+            let mut manned = self.desks.iter().filter(|desk| desk.is_manned.load(Relaxed));
+            if manned.any(|desk| desk.rouse()) {
+                return;
+            }
             self.searching.store(false, SeqCst);
+            if self.idle.load(SeqCst) == 0 {
+                return;
+            }
         }
     }
 

@@ -371,7 +371,11 @@ unsafe fn run_one(block: NonNull<Block>) {
     // the fiber may leave, is removed.
     let scheduled = unsafe { &*ptr::from_ref(fiber) };
     let scope_ends = || scheduled.scope.as_ref().is_some_and(|scope| scope.is_cancelled());
-    if scheduled.task.wait.is_cancelled() || scope_ends() || worker.crew.is_cancelling() {
+    let is_late = !scheduled.task.wait.is_cancelled() && worker.crew.is_cancelling();
+    if is_late {
+        worker.note_refused(scheduled);
+    }
+    if scheduled.task.wait.is_cancelled() || scope_ends() || is_late {
         // SAFETY: it has not run.
         unsafe { scheduled.refuse(Box::new(super::cancel::Cancelled::new())) };
     } else {

@@ -430,6 +430,14 @@ impl Worker {
         }
     }
 
+    /// Notes that a fiber came when everybody had been cancelled.
+    #[cold]
+    pub(super) fn note_refused(&self, fiber: &Scheduled) {
+        let index = self.index.unwrap_or(self.crew.desks.len());
+        let dump = FiberDump::of(NonNull::from(fiber), Place::Bound, index, self.now());
+        self.crew.note_refused(dump);
+    }
+
     /// Gives up what is left when the crew is over: fibers that have not started never will, and those that wait are abandoned.
     /// On the worker's thread, after it has stopped running fibers.
     pub(crate) fn abandon_rest(&self) {
