@@ -78,6 +78,7 @@ const VERIFY_AFTER: u64 = 10_000_000;
 /// ```
 pub fn wait(fd: RawFd, event: Event, timeout: Option<Duration>) -> io::Result<Event> {
     check_arguments(fd, event)?;
+    check_open(fd)?;
     let deadline = timeout.map_or(clock::NEVER, clock::after);
     match Worker::current() {
         Some(worker) if worker.fiber().is_some() => wait_as_fiber(worker, fd, event, deadline),
@@ -94,6 +95,14 @@ fn check_arguments(fd: RawFd, event: Event) -> io::Result<()> {
             io::ErrorKind::InvalidInput,
             "no event to wait for: name READ, WRITE or both",
         ));
+    }
+    Ok(())
+}
+
+/// Makes sure that the table does not grow for a number that is no descriptor.
+fn check_open(fd: RawFd) -> io::Result<()> {
+    if table::existing(fd).is_none() {
+        poll(fd, Event::READ, 0)?;
     }
     Ok(())
 }
@@ -284,6 +293,7 @@ pub fn add_event(fd: RawFd, event: Event, f: impl FnOnce() + Send + 'static) -> 
             "an event was added outside a runtime: call it from a fiber, or inside fibrant::run",
         ));
     };
+    check_open(fd)?;
     let mut state = table::entry(fd).lock();
     if state.callbacks[index].is_some() {
         return Err(io::Error::new(
@@ -403,10 +413,10 @@ fn take_callbacks(
     event: Event,
     also: impl FnOnce(&mut table::State) -> bool,
 ) -> ([Option<Callback>; 2], bool) {
-    if fd < 0 {
+    let Some(entry) = table::existing(fd) else {
         return ([None, None], false);
-    }
-    let mut state = table::entry(fd).lock();
+    };
+    let mut state = entry.lock();
     let also = also(&mut state);
     let take = |(index, direction): (usize, Event)| {
         event

@@ -17,6 +17,7 @@ use crate::scheduler::{Desk, Driver, Timed, Worker};
 use crate::timer::Wheel;
 use std::any::Any;
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
@@ -36,6 +37,8 @@ pub(crate) struct Reactor {
     epoll: OwnedFd,
     wheel: Wheel,
     desk: &'static Desk,
+    /// The descriptors that are registered here, or were.
+    registered: RefCell<HashSet<RawFd>>,
     events: RefCell<Box<[libc::epoll_event; BATCH]>>,
 }
 
@@ -64,6 +67,7 @@ impl Reactor {
             epoll,
             wheel: Wheel::new(clock::now()),
             desk,
+            registered: RefCell::default(),
             events: RefCell::new(Box::new([libc::epoll_event { events: 0, u64: 0 }; BATCH])),
         })
     }
@@ -95,6 +99,7 @@ impl Reactor {
                 // Input is always asked for: it costs nothing, and most descriptors are read from sooner or later.
                 let interest = Event::READ | event;
                 add(epoll, fd, generation, interest)?;
+                self.registered.borrow_mut().insert(fd);
                 state.registrations.push(Registration {
                     epoll,
                     interest,
@@ -125,14 +130,11 @@ impl Reactor {
         };
         // SAFETY: the buffer has room for a batch, and nobody borrows it: this runs in a poll only, which does not nest.
         let events = unsafe { (**self.events.as_ptr()).as_mut_ptr() };
-        let count = loop {
-            match epoll_wait(self.epoll(), events, timeout) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => break 0,
-                Err(error) => panic!("epoll: {error}"),
-                Ok(count) => break count,
-            }
-        };
-        count as usize
+        match epoll_wait(self.epoll(), events, timeout) {
+            Ok(count) => count as usize,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Err(error) => panic!("epoll: {error}"),
+        }
     }
 
     /// Expires the deadlines that have come by then.
@@ -326,6 +328,8 @@ impl Driver for Reactor {
 
 impl Drop for Reactor {
     fn drop(&mut self) {
-        table::forget_worker(self.epoll(), self.desk);
+        for fd in self.registered.take() {
+            table::forget_worker(fd, self.epoll(), self.desk);
+        }
     }
 }

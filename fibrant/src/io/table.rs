@@ -55,15 +55,23 @@ pub(super) struct Registration {
 /// The two directions, by the index of their lists.
 pub(super) const DIRECTIONS: [(usize, Event); 2] = [(0, Event::READ), (1, Event::WRITE)];
 
-/// The entry of a descriptor, which is not negative.
+/// The entry of a descriptor, which is not negative; made if there is none. The caller knows that it is open: a table for all
+/// numbers there are would fill the memory.
 pub(super) fn entry(fd: RawFd) -> &'static Entry {
-    let (segment, offset) = place_of(fd as usize);
-    let mut entries = TABLE[segment].load(Acquire);
-    if entries.is_null() {
-        entries = add_segment(segment);
-    }
-    // SAFETY: a segment has twice as many entries as the one before, which is more than the offset, and is never freed.
-    unsafe { &*entries.add(offset) }
+    existing(fd).unwrap_or_else(|| {
+        let (segment, offset) = place_of(fd as usize);
+        let entries = add_segment(segment);
+        // SAFETY: a segment has twice as many entries as the one before, which is more than the offset, and is never freed.
+        unsafe { &*entries.add(offset) }
+    })
+}
+
+/// The entry of a descriptor, if there is one.
+pub(super) fn existing(fd: RawFd) -> Option<&'static Entry> {
+    let (segment, offset) = place_of(usize::try_from(fd).ok()?);
+    let entries = TABLE[segment].load(Acquire);
+    // SAFETY: as above.
+    (!entries.is_null()).then(|| unsafe { &*entries.add(offset) })
 }
 
 /// The segment of a descriptor's entry, and its place there.
@@ -87,24 +95,16 @@ fn add_segment(segment: usize) -> *mut Entry {
     }
 }
 
-/// Forgets all registrations with a worker's epoll, which is about to be closed, so that its number may be used again; and all
-/// callbacks that would have run there.
-pub(super) fn forget_worker(epoll: RawFd, desk: &'static Desk) {
-    for (segment, entries) in TABLE.iter().enumerate() {
-        let entries = entries.load(Acquire);
-        if !entries.is_null() {
-            // SAFETY: a segment has that many entries, and is never freed.
-            for entry in unsafe { std::slice::from_raw_parts(entries, FIRST_SEGMENT << segment) } {
-                let mut state = entry.lock();
-                state.registrations.retain(|one| one.epoll != epoll);
-                let of_desk = |callback: &mut Callback| ptr::eq(callback.desk, desk);
-                let callbacks = [0, 1].map(|index| state.callbacks[index].take_if(of_desk));
-                // Dropped without the lock: what they hold is the user's.
-                drop(state);
-                drop(callbacks);
-            }
-        }
-    }
+/// Forgets a descriptor's registration with a worker's epoll, which is about to be closed, so that its number may be used again;
+/// and the callbacks that would have run there.
+pub(super) fn forget_worker(fd: RawFd, epoll: RawFd, desk: &'static Desk) {
+    let mut state = entry(fd).lock();
+    state.registrations.retain(|one| one.epoll != epoll);
+    let of_desk = |callback: &mut Callback| ptr::eq(callback.desk, desk);
+    let callbacks = [0, 1].map(|index| state.callbacks[index].take_if(of_desk));
+    // Dropped without the lock: what they hold is the user's.
+    drop(state);
+    drop(callbacks);
 }
 
 impl Entry {
@@ -225,7 +225,8 @@ impl State {
 
     /// Whether a fiber or a function of this worker waits for the descriptor.
     pub(super) fn concerns(&self, desk: &'static Desk) -> bool {
-        let of_desk = |callback: &Option<Callback>| callback.as_ref().is_some_and(|one| ptr::eq(one.desk, desk));
+        let of_desk =
+            |callback: &Option<Callback>| callback.as_ref().is_some_and(|one| ptr::eq(one.desk, desk));
         self.callbacks.iter().any(of_desk)
             || DIRECTIONS.iter().any(|(index, _)| {
                 let mut next = self.waiters[*index].first;

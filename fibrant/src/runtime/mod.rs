@@ -140,7 +140,11 @@ impl Runtime {
         let desk = Desk::take().unwrap_or_else(|error| panic!("{error}"));
         let reactor = Reactor::new(desk).unwrap_or_else(|error| panic!("{error}"));
         let guest = Guest {
-            caller: Some(Caller::new(Worker::guest(Arc::clone(&self.handle.crew), desk, Box::new(reactor)))),
+            caller: Some(Caller::new(Worker::guest(
+                Arc::clone(&self.handle.crew),
+                desk,
+                Box::new(reactor),
+            ))),
             crew: &self.handle.crew,
             desk,
         };

@@ -203,12 +203,18 @@ impl Crew {
 
     /// Notes that a fiber came when everybody had been cancelled.
     pub(super) fn note_refused(&self, fiber: FiberDump) {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).push(fiber);
+        self.refused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(fiber);
     }
 
     /// The fibers that came when everybody had been cancelled.
     pub(crate) fn refused(&self) -> Vec<FiberDump> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.refused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Notes that a fiber was abandoned.
@@ -233,7 +239,8 @@ impl Crew {
         let mut fibers = Vec::new();
         for (index, desk) in self.desks.iter().enumerate() {
             if desk.is_manned.load(Acquire) {
-                desk.roster.for_each(|fiber, place| fibers.push(FiberDump::of(fiber, place, index, now)));
+                desk.roster
+                    .for_each(|fiber, place| fibers.push(FiberDump::of(fiber, place, index, now)));
             }
         }
         fibers

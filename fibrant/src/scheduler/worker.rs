@@ -184,7 +184,7 @@ impl Worker {
         // SAFETY: only the lifetime is removed: it is taken back before `self` can go away.
         let scheduler =
             unsafe { std::mem::transmute::<NonNull<dyn Scheduler>, NonNull<dyn Scheduler>>(scheduler) };
-        let thread = Thread::with(|thread| ptr::from_ref(thread));
+        let thread: *const Thread = Thread::with(ptr::from_ref);
         self.thread.set(thread);
         // SAFETY: the worker outlives `f`, after which `Leave` takes it back.
         let before = unsafe { self.thread().set_scheduler(Some(scheduler)) };
@@ -593,7 +593,11 @@ impl Worker {
             let until = match (has_surplus, self.second_look.get()) {
                 (false, false) => until,
                 (_, second_look) => {
-                    let pause = if second_look { SECOND_LOOK_AFTER } else { TRIM_AFTER };
+                    let pause = if second_look {
+                        SECOND_LOOK_AFTER
+                    } else {
+                        TRIM_AFTER
+                    };
                     Some(until.unwrap_or(clock::NEVER).min(clock::now() + pause))
                 }
             };
