@@ -2,7 +2,7 @@
 //! ratios to those of the peers.
 //!
 //! `main` calls it; it runs the crate `bench`, whose harness (criterion) leaves its estimates below `target/criterion`, and
-//! reads those.
+//! reads those; then `micro` runs the benchmarks of the runtime.
 
 use crate::run::{self, Outcome};
 use crate::tools::{self, Supply, Tool};
@@ -95,7 +95,7 @@ pub fn run(filter: &[String]) -> Outcome {
     let figures = figures_since(start);
     print_bars(&figures);
     print_ratios(&figures);
-    Ok(())
+    crate::micro::run(filter)
 }
 
 /// What criterion has written since then.
