@@ -52,7 +52,8 @@ fn every_kind_of_wait_ends_at_once_and_unwinds() {
         let fd = ours.as_raw_fd();
         let endless = runtime.spawn(fiber::park);
         let target = Arc::new(std::sync::Mutex::new(Some(endless)));
-        let waits: [(&str, Box<dyn Fn() + Send + Sync>); 9] = [
+        type Wait<'a> = (&'a str, Box<dyn Fn() + Send + Sync>);
+        let waits: [Wait; 9] = [
             ("sleep", Box::new(|| fibrant::sleep(LONG))),
             ("sleep", Box::new(|| fibrant::sleep(Duration::MAX))),
             ("park", Box::new(fiber::park)),
@@ -251,7 +252,7 @@ fn a_fiber_that_is_panicking_is_left_alone() {
         wait_until_it_waits(&runtime, fiber.id());
         assert_eq!(wait_of(&runtime, fiber.id()), Some(WaitReason::Sleeping));
         fiber.cancel();
-        let payload = fiber.join().map(|()| ()).unwrap_err();
+        let payload = fiber.join().unwrap_err();
         assert_eq!(payload.downcast_ref(), Some(&"the panic"));
         assert!(slept.load(SeqCst));
     }
@@ -307,7 +308,7 @@ fn one_fibers_panic_does_not_keep_others_from_being_cancelled() {
     let ended = other.join_timeout(Duration::from_secs(2));
     go_on.store(true, SeqCst);
     panicking.fiber().unpark();
-    assert!(panicking.join().map(|()| ()).is_err());
+    assert!(panicking.join().is_err());
     match ended {
         Ok(result) => assert_cancelled(result),
         Err(other) => {
@@ -766,11 +767,11 @@ fn all_waits_inside_share_the_deadline() {
     let runtime = watchdog.runtime(1);
     runtime
         .spawn(|| {
-            let (start, mut rounds) = (Instant::now(), 0);
+            let (start, rounds) = (Instant::now(), Cell::new(0));
             let result = fibrant::timeout(ms(30), || {
                 loop {
                     fibrant::sleep(ms(1));
-                    rounds += 1;
+                    rounds.set(rounds.get() + 1);
                     fiber::park_timeout(ms(1));
                     fibrant::spawn(|| ()).join().unwrap();
                 }
@@ -778,7 +779,7 @@ fn all_waits_inside_share_the_deadline() {
             let _: Result<(), _> = result;
             assert!(result.is_err());
             assert!(start.elapsed() >= ms(30));
-            assert!((1..30).contains(&rounds), "{rounds} rounds");
+            assert!((1..30).contains(&rounds.get()), "{rounds:?} rounds");
             assert!(start.elapsed() < PATIENCE);
             // It is this fiber's alone: those that it spawns have none.
             let child = fibrant::timeout(ms(2), || {

@@ -477,7 +477,9 @@ fn stop_drains_fibers_their_children_timers_and_events() {
             let (mut writer, reader) = UnixStream::pair().unwrap();
             let note = {
                 let done = Arc::clone(&done);
-                move || drop(done.fetch_add(1, SeqCst))
+                move || {
+                    done.fetch_add(1, SeqCst);
+                }
             };
             let (armed, is_armed) = mpsc::channel();
             let work = {
@@ -542,7 +544,8 @@ fn a_stopped_runtime_takes_no_more_work_from_outside() {
         watchdog.show(&runtime);
         runtime.stop().unwrap();
         let held = Census::default();
-        let refused: [(&str, Box<dyn FnOnce()>); 4] = [
+        type Refused<'a> = (&'a str, Box<dyn FnOnce() + 'a>);
+        let refused: [Refused; 4] = [
             (
                 "spawn",
                 Box::new(|| {
@@ -581,7 +584,9 @@ fn fibers_spawn_others_while_the_runtime_is_being_stopped() {
             // Some of these come before the stop and some after it.
             for n in 0..200 {
                 let count = Arc::clone(&count);
-                let f = move || drop(count.fetch_add(1, SeqCst));
+                let f = move || {
+                    count.fetch_add(1, SeqCst);
+                };
                 drop(match n % 4 {
                     0 => fibrant::spawn(f),
                     1 => fibrant::spawn_local(f),
@@ -806,7 +811,7 @@ fn a_fiber_that_puts_off_its_cancel_for_ever_is_abandoned() {
             // The other one ended as it should; whoever joins the abandoned one does not wait for ever.
             assert!(other.join().unwrap_err().is::<Cancelled>());
             stubborn.fiber().unpark(); // too late, and harmless
-            assert!(stubborn.join().map(|()| ()).unwrap_err().is::<Cancelled>());
+            assert!(stubborn.join().unwrap_err().is::<Cancelled>());
             assert_eq!(held.dropped(), 0); // it never runs again, so nothing that it holds is dropped
             drop(runtime);
             handle.dump();
@@ -1046,7 +1051,7 @@ fn runtimes_leave_neither_descriptors_nor_threads_behind() {
     }
     let _watchdog = Watchdog::new();
     let cycle = |n: usize| {
-        let runtime = build(3, n % 2 == 0);
+        let runtime = build(3, n & 1 == 0);
         let fiber = runtime.spawn_on(1, || {
             let (ours, mut theirs) = UnixStream::pair().unwrap();
             let reader = fibrant::spawn(move || {
@@ -1059,7 +1064,7 @@ fn runtimes_leave_neither_descriptors_nor_threads_behind() {
         fiber.join().unwrap();
         // A closure that panics leaves nothing behind, either.
         let panicking = AssertUnwindSafe(|| runtime.run(|| resume_unwind(Box::new(n))));
-        assert!(catch_unwind(panicking).map(|()| ()).is_err());
+        assert!(catch_unwind(panicking).is_err());
         match n % 3 {
             0 => runtime.stop().unwrap(),
             1 => drop(runtime.shutdown(Duration::ZERO)),
@@ -1523,13 +1528,12 @@ fn a_panic_in_a_fiber_is_printed_like_a_threads_and_others_go_on() {
         "goes on"
     })));
     let joined = runtime.spawn(|| panic!("joined in vain"));
-    let payload = joined.join().map(|()| ()).unwrap_err();
+    let payload = joined.join().unwrap_err();
     assert_eq!(text(&*payload), "joined in vain");
     drop(runtime.spawn(|| panic!("nobody joins this")));
     let local = runtime.spawn(|| {
         fibrant::spawn_local(|| panic!("number {}", 3))
             .join()
-            .map(|()| ())
             .unwrap_err()
     });
     assert_eq!(text(&*local.join().unwrap()), "number 3");

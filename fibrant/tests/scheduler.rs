@@ -166,11 +166,11 @@ fn a_panic_reaches_whoever_joins_with_its_payload() {
     for workers in [1, 2] {
         let runtime = watchdog.runtime(workers);
         let thrower = || runtime.spawn(|| resume_unwind(Box::new(17_u32)));
-        let on_a_thread = thrower().join().map(|()| ()).unwrap_err();
+        let on_a_thread = thrower().join().unwrap_err();
         assert_eq!(on_a_thread.downcast_ref(), Some(&17_u32));
         let fiber = thrower();
         let in_a_fiber = runtime.spawn(move || {
-            let payload = fiber.join().map(|()| ()).unwrap_err();
+            let payload = fiber.join().unwrap_err();
             *payload.downcast_ref::<u32>().unwrap()
         });
         assert_eq!(in_a_fiber.join().unwrap(), 17);
@@ -178,10 +178,7 @@ fn a_panic_reaches_whoever_joins_with_its_payload() {
             fibrant::sleep(ms(2));
             resume_unwind(Box::new("late"))
         });
-        assert_eq!(
-            late.join().map(|()| ()).unwrap_err().downcast_ref(),
-            Some(&"late")
-        );
+        assert_eq!(late.join().unwrap_err().downcast_ref(), Some(&"late"));
         // The worker goes on.
         assert_eq!(runtime.spawn(|| 3).join().unwrap(), 3);
     }
@@ -501,7 +498,7 @@ fn a_scope_waits_for_its_fibers_and_passes_panics_on() {
                     resume_unwind(Box::new("own"))
                 })
             }));
-            assert_eq!(own.map(|()| ()).unwrap_err().downcast_ref(), Some(&"own"));
+            assert_eq!(own.unwrap_err().downcast_ref(), Some(&"own"));
             assert_eq!(ended.load(SeqCst), 1);
             // So does that of a fiber that nobody joined.
             let unjoined = catch_unwind(AssertUnwindSafe(|| {
@@ -613,7 +610,7 @@ fn a_blocking_functions_panic_and_result_reach_the_joiner() {
     runtime
         .spawn(|| {
             let job = fibrant::spawn_blocking(|| resume_unwind(Box::new(5_i32)));
-            let payload = job.join().map(|()| ()).unwrap_err();
+            let payload = job.join().unwrap_err();
             assert_eq!(payload.downcast_ref(), Some(&5_i32));
             let gate = Arc::new(Gate::default());
             let waits = Arc::clone(&gate);
@@ -1416,7 +1413,7 @@ fn a_hand_driven_fiber_can_be_given_to_the_scheduler() {
             a.join().unwrap();
             b.join().unwrap();
             // One that has begun goes on; one that has ended is nothing to do; a panic reaches the joiner.
-            let begun = Fiber::new(|| fiber::suspend());
+            let begun = Fiber::new(fiber::suspend);
             begun.resume().unwrap();
             begun.spawn().join().unwrap();
             let ended = Fiber::new(|| ());
@@ -1539,7 +1536,7 @@ fn run_on_goes_to_a_worker_and_back() {
         assert_eq!(name, "other");
         // A panic passes on.
         let refused = AssertUnwindSafe(|| runtime.run_on(1, || resume_unwind(Box::new("there"))));
-        let payload = catch_unwind(refused).map(|()| ()).unwrap_err();
+        let payload = catch_unwind(refused).unwrap_err();
         assert_eq!(payload.downcast_ref(), Some(&"there"));
         let refused = catch_unwind(AssertUnwindSafe(|| runtime.run_on(9, || ()))).unwrap_err();
         assert!(text(&*refused).contains("no worker 9"));
