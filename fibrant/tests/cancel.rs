@@ -8,7 +8,7 @@ use fibrant::io::Event;
 use fibrant::runtime::Handle;
 use fibrant::{Cancelled, fiber_local};
 use patience::{Census, PATIENCE, Watchdog, eventually};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -1129,7 +1129,7 @@ fn stop_waits_for_one_shot_timers_and_ends_repeating_ones() {
                     timer::after(ms(50), move || {
                         fibrant::sleep(ms(10)); // its fiber is waited for, too
                         let count_again = count;
-                        timer::after(ms(10), move || count_again()); // and what it arms in turn
+                        timer::after(ms(10), count_again); // and what it arms in turn
                     });
                     timer::every(ms(1), ticks.counter());
                     timer::every(FAR, ticks.counter());
@@ -1231,10 +1231,8 @@ fn a_timer_that_outlives_its_runtime_can_be_handled_and_does_nothing() {
 fn processor_time() -> Duration {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
     // SAFETY: writes to a local variable.
-    assert_eq!(
-        unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) },
-        0
-    );
+    let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+    assert_eq!(result, 0);
     // SAFETY: it has succeeded.
     let usage = unsafe { usage.assume_init() };
     let time = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
