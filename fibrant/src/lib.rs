@@ -6,10 +6,8 @@ pub mod runtime;
 pub mod stats;
 pub mod timer;
 
-pub use runtime::{
-    FiberBuilder as Builder, Scope, ScopedJoinHandle, run, run_on, scope, spawn, spawn_blocking, spawn_local,
-    switch_to,
-};
+pub use runtime::scope::{Scope, ScopedJoinHandle, scope};
+pub use runtime::spawn::{Builder, run, run_on, spawn, spawn_blocking, spawn_local, switch_to};
 pub use scheduler::{Cancelled, DeferCancel, Elapsed, JoinHandle, defer_cancel, sleep, timeout, yield_now};
 
 mod clock;

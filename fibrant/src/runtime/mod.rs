@@ -17,16 +17,15 @@
 // is the only module that wires the others: it gives workers their reactors.
 
 mod builder;
-mod scope;
-mod spawn;
+pub(crate) mod scope;
+pub(crate) mod spawn;
 mod stop;
 
 pub use crate::scheduler::{Dump, FiberDump, WorkerDump};
 pub use builder::Builder;
 pub use stop::Report;
 
-pub use scope::{Scope, ScopedJoinHandle, scope};
-pub use spawn::{Builder as FiberBuilder, run, run_on, spawn, spawn_blocking, spawn_local, switch_to};
+use spawn::Builder as FiberBuilder;
 
 use crate::io::Reactor;
 use crate::scheduler::{Caller, Crew, Desk, JoinHandle, Worker};

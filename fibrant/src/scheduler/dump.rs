@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// What a runtime's workers and fibers were doing at about one moment: [`Runtime::dump`](crate::runtime::Runtime::dump).
+/// What a runtime's workers and fibers were doing at about one moment: [`Handle::dump`](crate::runtime::Handle::dump).
 ///
 /// `{}` prints it for people; [`to_json`](Dump::to_json) is for programs.
 ///
