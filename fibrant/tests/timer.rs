@@ -596,6 +596,35 @@ fn of_a_cancel_and_a_firing_at_the_same_time_exactly_one_wins() {
     });
 }
 
+#[test]
+fn a_timer_that_is_refreshed_just_as_it_is_due_does_not_fire_early() {
+    in_runtimes(|_| {
+        const LENGTH: Duration = ms(1);
+        let mut numbers = Numbers(5);
+        for round in 0..300 {
+            let (sender, receiver) = mpsc::channel();
+            let start = Instant::now();
+            let timer = timer::after(LENGTH, move || sender.send(Instant::now()).unwrap());
+            let pause = Duration::from_micros(900 + numbers.below(160));
+            let refreshed = fibrant::spawn_blocking(move || {
+                while start.elapsed() < pause {
+                    std::hint::spin_loop();
+                }
+                let now = Instant::now();
+                timer.refresh().then_some(now)
+            });
+            let refreshed = refreshed.join().unwrap();
+            let fired = eventually_some(|| receiver.try_recv().ok());
+            let from = refreshed.unwrap_or(start);
+            assert!(
+                fired >= from + LENGTH,
+                "round {round}: early by {:?}",
+                from + LENGTH - fired
+            );
+        }
+    });
+}
+
 // Repeating.
 
 #[test]
@@ -672,7 +701,7 @@ fn a_repeating_timer_that_was_held_up_does_not_make_up_for_it() {
     in_runtimes(|_| {
         let calls = Calls::default();
         let timer = timer::every(ms(1), calls.counter());
-        eventually(|| calls.count() == 1);
+        eventually(|| calls.count() >= 1);
         let before = calls.count();
         thread::sleep(ms(50)); // the whole worker stands still
         // Both turns lie within a tick or two, unless the machine is slow, which makes ticks come, not fewer calls.
@@ -1149,6 +1178,33 @@ fn stop_waits_for_one_shot_timers_and_ends_repeating_ones() {
 }
 
 #[test]
+fn repeating_timers_end_when_stop_begins_and_not_when_it_ends() {
+    watched(|| {
+        for workers in [1, 2, 4] {
+            let runtime = Builder::new().workers(workers).build().unwrap();
+            let ticks = Calls::default();
+            let released = Arc::new(AtomicBool::new(false));
+            let last = runtime.spawn({
+                let released = Arc::clone(&released);
+                move || eventually(|| released.load(SeqCst))
+            });
+            for worker in 0..workers {
+                runtime.run_on(worker, || drop(timer::every(ms(1), ticks.counter())));
+            }
+            eventually(|| ticks.count() > 3);
+            thread::scope(|scope| {
+                let stopper = scope.spawn(|| runtime.stop().unwrap());
+                eventually(|| runtime.dump().stopping);
+                eventually(|| ticks.counters() == 0); // their functions are dropped
+                assert!(!stopper.is_finished(), "there is still a fiber");
+                released.store(true, SeqCst);
+            });
+            last.join().unwrap();
+        }
+    });
+}
+
+#[test]
 fn a_timer_may_be_cancelled_while_its_runtime_is_being_stopped() {
     watched(|| {
         for workers in [1, 2, 4] {
@@ -1176,7 +1232,9 @@ fn dropping_a_runtime_drops_the_functions_of_its_timers() {
         });
         assert_eq!(calls.counters(), 2);
         drop(runtime);
-        assert_eq!((calls.count(), calls.counters()), (0, 0));
+        // Soon: a thread that does not come back within a second is not waited for.
+        eventually(|| calls.counters() == 0);
+        assert_eq!(calls.count(), 0);
     });
 }
 

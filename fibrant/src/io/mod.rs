@@ -115,6 +115,11 @@ fn wait_as_fiber(worker: &Worker, fd: RawFd, event: Event, deadline: u64) -> io:
     let generation = entry.lock().generation;
     let mut verify_at = clock::NEVER;
     let mut has_waited = false;
+    let place = Place {
+        entry,
+        waiter: OnceCell::new(),
+    };
+    let waiter = &place.waiter;
     loop {
         {
             // Each time: while this fiber was awake, edges that found nobody may have ended the registration.
@@ -137,7 +142,6 @@ fn wait_as_fiber(worker: &Worker, fd: RawFd, event: Event, deadline: u64) -> io:
         if !has_waited {
             verify_at = clock::now() + VERIFY_AFTER;
         }
-        let waiter = OnceCell::new();
         let waiting = Waiting {
             reason: WaitReason::Descriptor {
                 fd,
@@ -149,14 +153,15 @@ fn wait_as_fiber(worker: &Worker, fd: RawFd, event: Event, deadline: u64) -> io:
             deadline: deadline.min(verify_at),
         };
         let end = worker.wait(waiting, |task, number| {
+            let mut state = entry.lock();
             let waiter = waiter.get_or_init(|| Waiter::new(task, number, worker.desk));
-            // SAFETY: it stays in this frame, which does not end before it is unlinked below.
-            unsafe { entry.lock().link(NonNull::from(waiter), event, has_waited) };
+            waiter.number.set(number);
+            // Whoever only looked after its registration has kept its place.
+            if !waiter.is_linked() {
+                // SAFETY: it stays in this frame, which does not end before `place` has unlinked it.
+                unsafe { state.link(NonNull::from(waiter), event, has_waited) };
+            }
         });
-        if let Some(waiter) = waiter.get() {
-            // SAFETY: it is this descriptor's.
-            unsafe { entry.lock().unlink(NonNull::from(waiter)) };
-        }
         has_waited = true;
         match end {
             WaitEnd::Woken => {}
@@ -177,6 +182,21 @@ fn wait_as_fiber(worker: &Worker, fd: RawFd, event: Event, deadline: u64) -> io:
                 verify_at = clock::NEVER;
                 reactor.verify(fd, &mut entry.lock())?;
             }
+        }
+    }
+}
+
+/// A fiber's place among those who wait for a descriptor, which it leaves with its wait.
+struct Place {
+    entry: &'static table::Entry,
+    waiter: OnceCell<Waiter>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(waiter) = self.waiter.get() {
+            // SAFETY: it is this descriptor's.
+            unsafe { self.entry.lock().unlink(NonNull::from(waiter)) };
         }
     }
 }

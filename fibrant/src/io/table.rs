@@ -118,7 +118,8 @@ impl Entry {
 /// here is guarded by the entry's lock while it is linked.
 pub(super) struct Waiter {
     pub(super) task: NonNull<Task>,
-    pub(super) number: WaitNumber,
+    /// The number of its present wait; a waiter stays in its place while its fiber looks after the registration.
+    pub(super) number: Cell<WaitNumber>,
     /// The worker that it belongs to, whose edges wake it.
     pub(super) desk: &'static Desk,
     /// Its neighbours in the two lists.
@@ -150,7 +151,7 @@ impl Waiter {
     pub(super) fn new(task: &Task, number: WaitNumber, desk: &'static Desk) -> Waiter {
         Waiter {
             task: NonNull::from(task),
-            number,
+            number: Cell::new(number),
             desk,
             links: Default::default(),
             linked: Cell::new(Event::default()),
@@ -158,12 +159,17 @@ impl Waiter {
         }
     }
 
+    /// Whether it is in a list. The caller holds the lock.
+    pub(super) fn is_linked(&self) -> bool {
+        !self.linked.get().is_empty()
+    }
+
     /// Ends its wait, unless something else has. The caller holds the lock.
     fn claim(&self, outcome: Outcome) -> bool {
         // SAFETY: a linked waiter's fiber is still in its wait, or has been claimed and has not yet come to unlink itself,
         // which takes the lock: it has not ended.
         let task = unsafe { self.task.as_ref() };
-        let claimed = task.wait.claim(self.number, outcome);
+        let claimed = task.wait.claim(self.number.get(), outcome);
         if claimed {
             // SAFETY: its wait was just claimed.
             unsafe { task.wake() };

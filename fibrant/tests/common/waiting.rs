@@ -3,6 +3,7 @@
 #![allow(dead_code)] // each test binary uses its part
 
 use fibrant::runtime::Builder;
+use std::io::Write;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,7 +23,11 @@ pub fn watched<R>(body: impl FnOnce() -> R) -> R {
     let (sender, receiver) = mpsc::channel::<()>();
     let dog = thread::spawn(move || {
         if receiver.recv_timeout(HUNG) == Err(mpsc::RecvTimeoutError::Timeout) {
-            eprintln!("{name} hangs: it has not ended within {HUNG:?}");
+            // Not eprintln: the harness would keep that for a report that never comes.
+            let _ = writeln!(
+                std::io::stderr(),
+                "{name} hangs: it has not ended within {HUNG:?}"
+            );
             std::process::abort();
         }
     });
