@@ -1063,6 +1063,40 @@ fn fresh_fibers_go_where_the_fewest_started_ones_live() {
 }
 
 #[test]
+fn a_crowded_worker_gives_fresh_fibers_to_one_that_is_busy_and_would_not_steal() {
+    const MANY: usize = 200;
+    let watchdog = Watchdog::new();
+    let runtime = watchdog.runtime(2);
+    for _ in 0..MANY {
+        drop(runtime.spawn_on(0, fiber::park));
+    }
+    eventually("they park", || runtime.dump().workers[0].started == MANY);
+    let over = Arc::new(AtomicBool::new(false));
+    let busy = runtime.spawn_on(1, {
+        let over = Arc::clone(&over);
+        move || {
+            while !over.load(SeqCst) {
+                fibrant::yield_now();
+            }
+        }
+    });
+    eventually("it runs", || runtime.dump().workers[1].started == 1);
+    drop(runtime.spawn_on(0, || {
+        for _ in 0..MANY / 2 {
+            drop(fibrant::spawn(fiber::park));
+        }
+    }));
+    eventually("they park, too", || {
+        let dump = runtime.dump();
+        dump.fibers.iter().filter(|fiber| fiber.wait.is_some()).count() == MANY + MANY / 2
+    });
+    let there = runtime.dump().workers[1].started;
+    over.store(true, SeqCst);
+    busy.join().unwrap();
+    assert!(there > MANY / 3, "{there} of {} went there", MANY / 2);
+}
+
+#[test]
 fn an_idle_worker_takes_the_fresh_fibers_of_one_that_computes() {
     let watchdog = Watchdog::new();
     for workers in [2, 4] {
