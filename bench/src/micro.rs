@@ -417,9 +417,9 @@ impl Alarm {
         self.deadline(index).saturating_duration_since(Instant::now())
     }
 
-    /// When to call [`Alarm::begin`]: a little before the first deadline.
+    /// When to call [`Alarm::begin`]: a second before the first deadline: whoever has very many deadlines may need a while to sort them.
     pub fn eve(&self) -> Instant {
-        self.first - Duration::from_millis(20)
+        self.first - Duration::from_secs(1)
     }
 
     /// Starts to watch the processor. By now all tasks must sleep.
