@@ -169,10 +169,10 @@ fn a_timer_without_delay_fires_soon_but_not_inside_the_call_that_arms_it() {
 fn dropping_the_handle_detaches_the_timer() {
     in_runtimes(|_| {
         let calls = Calls::default();
-        drop(timer::after(ms(5), calls.counter()));
+        let _ = timer::after(ms(5), calls.counter());
         let ticks = Calls::default();
         let alive = Arc::new(());
-        drop(timer::every_if(ms(1), Arc::downgrade(&alive), ticks.counter()));
+        let _ = timer::every_if(ms(1), Arc::downgrade(&alive), ticks.counter());
         eventually(|| calls.count() == 1 && ticks.count() >= 3);
     });
 }
@@ -252,7 +252,6 @@ fn centuries_neither_overflow_nor_fire() {
         for (timer, actor) in timers.iter().zip(ACTORS.into_iter().cycle()) {
             assert!(actor.act(timer, workers, Timer::cancel));
         }
-        drop(timers);
         eventually(|| calls.counters() == 0);
     });
 }
@@ -344,6 +343,76 @@ fn a_fired_timer_cannot_be_cancelled_refreshed_or_reset() {
         fibrant::sleep(ms(10));
         assert_eq!(calls.count(), 1);
     });
+}
+
+#[test]
+fn the_handle_of_a_timer_that_is_over_leaves_later_timers_alone() {
+    in_runtimes(|workers| {
+        let calls = Calls::default();
+        let fired = Arc::new(timer::after(ms(1), calls.counter()));
+        eventually(|| calls.count() == 1);
+        let cancelled = Arc::new(timer::after(FAR, calls.counter()));
+        assert!(cancelled.cancel());
+        // Where the two were kept there is room for these.
+        let later: Vec<Timer> = (0..50).map(|_| timer::after(ms(20), calls.counter())).collect();
+        for actor in ACTORS {
+            for over in [&fired, &cancelled] {
+                assert!(!actor.act(over, workers, Timer::cancel));
+                assert!(!actor.act(over, workers, |timer| timer.reset(FAR, true)));
+            }
+        }
+        eventually(|| calls.count() == 51);
+        assert!(later.iter().all(|timer| !timer.cancel()));
+    });
+}
+
+#[test]
+fn a_timer_is_over_when_its_runtime_is() {
+    let calls = Calls::default();
+    for use_caller in [false, true] {
+        let runtime = Builder::new().workers(1).use_caller(use_caller).build().unwrap();
+        let timers = runtime.run(|| {
+            [
+                timer::after(FAR, calls.counter()),
+                timer::every(FAR, calls.counter()),
+            ]
+        });
+        runtime.shutdown(Duration::ZERO);
+        for timer in &timers {
+            assert!(
+                !timer.refresh() && !timer.reset(ms(1), true) && !timer.cancel(),
+                "{timer:?}"
+            );
+        }
+        assert_eq!(
+            (calls.count(), calls.counters()),
+            (0, 0),
+            "what they would have called is dropped"
+        );
+    }
+}
+
+#[test]
+fn a_guests_timers_outlive_its_visit() {
+    let runtime = Builder::new().workers(2).build().unwrap();
+    let calls = Calls::default();
+    let (cancelled, ticker) = runtime.run(|| {
+        let _ = timer::after(ms(5), calls.counter());
+        let cancelled = timer::after(FAR, calls.counter());
+        let soon_cancelled = timer::after(ms(1), calls.counter());
+        assert!(soon_cancelled.cancel());
+        (cancelled, timer::every(ms(1), calls.counter()))
+    });
+    eventually(|| calls.count() >= 3);
+    assert!(cancelled.cancel() && ticker.cancel());
+    eventually(|| calls.counters() == 0);
+    runtime.stop().unwrap();
+
+    let runtime = Builder::new().workers(1).build().unwrap();
+    let last = Calls::default();
+    runtime.run(|| timer::after(ms(20), last.counter()));
+    runtime.stop().unwrap();
+    assert_eq!(last.count(), 1, "a stop waits for it");
 }
 
 #[test]

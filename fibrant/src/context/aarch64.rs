@@ -40,11 +40,11 @@ struct Frame {
     fpcr: u64,
 }
 
-/// Brings a saved frame into the cache. The address need not be valid.
+/// Brings what is there into the cache. The address need not be valid.
 #[inline(always)]
-pub(super) fn prefetch(frame: *const u8) {
+pub(super) fn prefetch<T>(address: *const T) {
     // SAFETY: a prefetch reads nothing that the program can see, and does not fault.
-    unsafe { asm!("prfm pldl1keep, [{}]", in(reg) frame, options(nostack, preserves_flags, readonly)) };
+    unsafe { asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) };
 }
 
 /// Gives the control register its default value, if it has another.

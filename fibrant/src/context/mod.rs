@@ -52,7 +52,7 @@ impl Context {
     #[inline(always)]
     pub(crate) unsafe fn prefetch(&self) {
         // SAFETY: by the caller's promise nobody writes the cell now.
-        arch::prefetch(unsafe { *self.frame.get() });
+        prefetch(unsafe { *self.frame.get() });
     }
 
     /// Makes this context live: the first switch to it, by [`switch_to_new`], [`switch_sharing_float_control`] or [`switch`],
@@ -137,6 +137,12 @@ pub(crate) unsafe fn leave(to: &Context, share_float_control: bool) -> ! {
     sanitizer::leaving_for_good(to);
     // SAFETY: the caller's promise is what the architecture asks for.
     unsafe { arch::leave(to.frame.get(), share_float_control) }
+}
+
+/// Brings what is at an address into the cache. The address need not be valid.
+#[inline(always)]
+pub(crate) fn prefetch<T>(address: *const T) {
+    arch::prefetch(address);
 }
 
 /// Gives the floating-point control words their default values, as a new context has them.

@@ -49,11 +49,11 @@ struct Frame {
 const DEFAULT_MXCSR: u32 = 0x1F80;
 const DEFAULT_X87_CONTROL: u16 = 0x037F;
 
-/// Brings a saved frame into the cache. The address need not be valid.
+/// Brings what is there into the cache. The address need not be valid.
 #[inline(always)]
-pub(super) fn prefetch(frame: *const u8) {
+pub(super) fn prefetch<T>(address: *const T) {
     // SAFETY: a prefetch reads nothing that the program can see, and does not fault.
-    unsafe { asm!("prefetcht0 [{}]", in(reg) frame, options(nostack, preserves_flags, readonly)) };
+    unsafe { asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) };
 }
 
 /// Gives the control words their default values, if they have others.

@@ -13,8 +13,9 @@
 use super::Event;
 use super::table::{self, DIRECTIONS, Registration, State};
 use crate::clock;
+use crate::context;
 use crate::scheduler::{Desk, Driver, Timed, Worker};
-use crate::timer::Wheel;
+use crate::timer::{self, Records, TakenRecords, Wheel};
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -26,6 +27,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// How many events one poll takes at most; the rest wait for the next.
 const BATCH: usize = 256;
 
+// What has no deadline has a key that no deadline has.
+const _: () = assert!(Timed::UNARMED == timer::NONE);
+
+/// How many cache lines of a frame are fetched before its fiber goes on.
+const FRAME_LINES: usize = 8;
+
 /// What the bell's event carries instead of a descriptor.
 const BELL: u64 = u64::MAX;
 
@@ -35,7 +42,8 @@ static NO_PWAIT2: AtomicBool = AtomicBool::new(false);
 /// A worker's epoll and wheel.
 pub(crate) struct Reactor {
     epoll: OwnedFd,
-    wheel: Wheel,
+    wheel: RefCell<Wheel<NonNull<Timed>>>,
+    timers: TakenRecords,
     desk: &'static Desk,
     /// The descriptors that are registered here, or were.
     registered: RefCell<HashSet<RawFd>>,
@@ -65,7 +73,8 @@ impl Reactor {
         check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, desk.bell(), &mut event) })?;
         Ok(Reactor {
             epoll,
-            wheel: Wheel::new(clock::now()),
+            wheel: RefCell::new(Wheel::new(clock::now())),
+            timers: Records::take_set(),
             desk,
             registered: RefCell::default(),
             events: RefCell::new(Box::new([libc::epoll_event { events: 0, u64: 0 }; BATCH])),
@@ -137,13 +146,27 @@ impl Reactor {
         }
     }
 
-    /// Expires the deadlines that have come by then.
-    fn expire_until(&self, moment: u64, worker: &Worker) {
-        self.wheel.advance(moment, |alarm| {
-            let timed = alarm.cast::<Timed>();
-            // SAFETY: every alarm in the wheel is the head of what `arm` was given, and stays valid until it has expired.
-            unsafe { ((*timed.as_ptr()).expire)(timed, worker) };
+    /// Expires the deadlines that have come by then. Returns whether there were any.
+    fn expire_until(&self, moment: u64, worker: &Worker) -> bool {
+        // Most are in the frames of fibers that have not run for a while, and what those will need first is above.
+        self.wheel.borrow_mut().advance(moment, |timed| {
+            for line in 0..FRAME_LINES {
+                context::prefetch(timed.as_ptr().cast::<[u8; 64]>().wrapping_add(line));
+            }
         });
+        let mut found = false;
+        loop {
+            let Some(timed) = self.wheel.borrow_mut().take_due() else {
+                break;
+            };
+            found = true;
+            // SAFETY: what `arm` was given stays valid until it has expired, which is now, or is disarmed.
+            unsafe {
+                timed.as_ref().key.set(Timed::UNARMED);
+                (timed.as_ref().expire)(timed, worker);
+            }
+        }
+        found
     }
 
     /// Something has happened to a descriptor.
@@ -282,7 +305,7 @@ impl Driver for Reactor {
     fn poll(&self, worker: &Worker, until: Option<u64>) {
         let until = match until {
             Some(0) => Some(0), // it does not matter when the next deadline is, and finding out may take a while
-            _ => match (until, self.wheel.next_deadline()) {
+            _ => match (until, self.next_deadline()) {
                 (Some(until), Some(deadline)) => Some(until.min(deadline)),
                 (until, deadline) => until.or(deadline),
             },
@@ -294,19 +317,23 @@ impl Driver for Reactor {
                 self.dispatch(event.u64, event.events);
             }
         }
-        if self.wheel.len() > 0 {
-            self.expire_until(clock::now(), worker);
-        }
+        self.expire_due(worker);
+    }
+
+    fn expire_due(&self, worker: &Worker) -> bool {
+        self.alarms() > 0 && self.expire_until(clock::now(), worker)
     }
 
     unsafe fn arm(&self, timed: NonNull<Timed>, deadline: u64) {
-        // SAFETY: the caller's promise is what the wheel asks for.
-        unsafe { self.wheel.insert(timed.cast(), deadline) };
+        let key = self.wheel.borrow_mut().insert(timed, deadline);
+        // SAFETY: it is valid from now on, as the caller promises.
+        unsafe { timed.as_ref() }.key.set(key);
     }
 
     unsafe fn disarm(&self, timed: NonNull<Timed>) {
-        // SAFETY: the caller's promise is what the wheel asks for.
-        unsafe { self.wheel.remove(timed.cast()) };
+        // SAFETY: it is armed, so it is valid, as the caller promises.
+        let key = unsafe { timed.as_ref() }.key.replace(Timed::UNARMED);
+        self.wheel.borrow_mut().remove(key);
     }
 
     fn expire_all(&self, worker: &Worker) {
@@ -314,15 +341,19 @@ impl Driver for Reactor {
     }
 
     fn next_deadline(&self) -> Option<u64> {
-        self.wheel.next_deadline()
+        self.wheel.borrow_mut().next_deadline()
     }
 
     fn alarms(&self) -> usize {
-        self.wheel.len()
+        self.wheel.borrow().len()
     }
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+
+    fn timers(&self) -> &dyn Any {
+        &self.timers
     }
 }
 

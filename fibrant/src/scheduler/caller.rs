@@ -5,7 +5,6 @@
 //! whatever waits for one of its fibers on that thread must do so. In other runtimes it is a *guest*, a worker for as long as
 //! the closure takes.
 
-use super::alarm::Alarm;
 use super::driver::Timed;
 use super::scheduled::{Making, Scheduled};
 use super::worker::Worker;
@@ -74,17 +73,14 @@ impl Caller {
         );
         let worker = &self.worker;
         // Does nothing, but ends the worker's sleep.
-        let timed = Timed {
-            alarm: Alarm::new(),
-            expire: |_, _| {},
-        };
+        let timed = Timed::new(|_, _| {});
         worker.man(|| {
             if deadline != clock::NEVER {
                 // SAFETY: it is new, and stays here until it has expired or is disarmed below.
                 unsafe { worker.driver.arm(NonNull::from(&timed), deadline) };
             }
             worker.drive(|| more(worker) && (deadline == clock::NEVER || clock::now() < deadline));
-            if timed.alarm.is_armed() {
+            if timed.is_armed() {
                 // SAFETY: it is armed, here.
                 unsafe { worker.driver.disarm(NonNull::from(&timed)) };
             }

@@ -8,15 +8,18 @@
 //! - A deadline is armed and disarmed in constant time and expires once, never early, in a poll.
 //! - All of it is called on the worker's thread only.
 
-use super::alarm::Alarm;
 use super::worker::Worker;
 use std::any::Any;
+use std::cell::Cell;
 use std::ptr::NonNull;
 
 /// What a worker sleeps in.
 pub(crate) trait Driver {
     /// Turns what has happened into wakes; may sleep until then, but not beyond `until`, if one is given.
     fn poll(&self, worker: &Worker, until: Option<u64>);
+
+    /// Expires the deadlines that have come, and leaves everything else for a poll. Returns whether there were any.
+    fn expire_due(&self, worker: &Worker) -> bool;
 
     /// Arms a deadline: nanoseconds of the monotonic clock.
     ///
@@ -41,16 +44,36 @@ pub(crate) trait Driver {
 
     /// Itself, for the module that made it.
     fn as_any(&self) -> &dyn Any;
+
+    /// What the timers keep for this worker, for them.
+    fn timers(&self) -> &dyn Any;
 }
 
-/// An alarm, and what is to be done when it goes off.
-#[repr(C)]
+/// What has a deadline: embedded in a wait's frame on a fiber's stack, or in a timer. Only the worker that armed it touches it.
 pub(crate) struct Timed {
-    /// First, so that its address is this one's.
-    pub(crate) alarm: Alarm,
+    /// What the driver knows its deadline by, while it is armed.
+    pub(crate) key: Cell<u32>,
     /// Called on the worker that armed it, when it has expired.
     ///
     /// # Safety
     /// The address is that of the expired one, and this is called once each time it expires.
     pub(crate) expire: unsafe fn(NonNull<Timed>, &Worker),
+}
+
+impl Timed {
+    /// The key of one that is not armed.
+    pub(crate) const UNARMED: u32 = u32::MAX;
+
+    /// One that is not armed.
+    pub(crate) const fn new(expire: unsafe fn(NonNull<Timed>, &Worker)) -> Timed {
+        Timed {
+            key: Cell::new(Timed::UNARMED),
+            expire,
+        }
+    }
+
+    /// Whether its deadline is to come.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.key.get() != Timed::UNARMED
+    }
 }

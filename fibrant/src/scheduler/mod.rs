@@ -10,7 +10,7 @@
 //! - [`desk`]: the part of a worker that others may touch: its [`inbox`] and its [`roster`], behind a [`lock`]; [`queue`]: its
 //!   run queue;
 //! - [`scheduled`]: a fiber as it is kept here; [`completion`] and [`waker`]: how its end is announced;
-//! - [`driver`] and [`alarm`]: what a worker sleeps in, and deadlines, as the layer above provides them;
+//! - [`driver`]: what a worker sleeps in, and deadlines, as the layer above provides them;
 //! - [`deadlock`]: help for those who ask.
 //!
 //! # How a fiber waits
@@ -20,7 +20,6 @@
 //! belongs to, by way of the inbox if that is another thread's. Only that worker ever switches to it: a fiber cannot be resumed
 //! before it has left its stack, because the worker that would do it is the one that it runs on.
 
-mod alarm;
 mod blocking;
 mod caller;
 mod cancel;
@@ -45,12 +44,12 @@ pub use cancel::{Cancelled, DeferCancel, Elapsed, defer_cancel, timeout};
 pub use dump::{Dump, FiberDump, WorkerDump};
 pub use join::JoinHandle;
 
-pub(crate) use alarm::Alarm;
 pub(crate) use blocking::submit;
 pub(crate) use caller::Caller;
 pub(crate) use crew::{Crew, Phase};
 pub(crate) use desk::Desk;
 pub(crate) use driver::{Driver, Timed};
+pub(crate) use lock::{Guard, Lock};
 pub(crate) use scheduled::{Making, Scheduled};
 pub(crate) use scope::ScopeData;
 pub(crate) use turn::{WaitEnd, Waiting};

@@ -10,7 +10,6 @@
 //!
 //! [`Cache::put_when_leaving`]: crate::context::stack::Cache::put_when_leaving
 
-use super::alarm::Alarm;
 use super::completion::ResultOwner;
 use super::crew::Phase;
 use super::desk::Desk;
@@ -80,10 +79,7 @@ impl Worker {
             clock::NEVER
         };
         let deadline = WaitDeadline {
-            timed: Timed {
-                alarm: Alarm::new(),
-                expire: WaitDeadline::expire,
-            },
+            timed: Timed::new(WaitDeadline::expire),
             task: NonNull::from(&fiber.task),
             number,
         };
@@ -96,7 +92,7 @@ impl Worker {
         }
         announce(&fiber.task, number);
         self.give_way();
-        if deadline.timed.alarm.is_armed() {
+        if deadline.timed.is_armed() {
             // SAFETY: it is armed, with this worker's driver: a fiber that waits stays with its worker.
             unsafe { self.driver.disarm(timed) };
         }

@@ -394,6 +394,14 @@ impl Worker {
         }
     }
 
+    /// The desk of the worker that timers armed here belong to: this one, unless it is a guest, which will leave.
+    pub(crate) fn home(&self) -> &'static Desk {
+        match self.index {
+            Some(_) => self.desk,
+            None => self.crew.desks[0],
+        }
+    }
+
     /// Spawns a fiber here that nobody joins: a timer's or an event's function.
     pub(crate) fn spawn_detached(
         &self,
@@ -567,6 +575,10 @@ impl Worker {
 
     /// Sleeps until there is something to do. The caller has found nothing.
     pub(super) fn sleep(&self) {
+        // Deadlines that have come while others ran: no need to ask the kernel. Every POLL_INTERVAL turns it is asked in any case.
+        if self.driver.expire_due(self) {
+            return;
+        }
         self.crew.finish_if_drained();
         let phase = self.crew.phase();
         if !self.desk.inbox().fall_asleep() {

@@ -1,8 +1,9 @@
 //! Timers: functions that run later, once or again and again.
 //!
 //! A timer belongs to the worker that armed it, and its function runs there, as a fiber: it may sleep, spawn and wait like any
-//! other. Deadlines are kept on the monotonic clock, so setting the wall clock changes nothing; a timer never fires early, and late
-//! only as far as its worker is busy.
+//! other. (A guest, see [`Runtime::run`](crate::runtime::Runtime::run), leaves its timers to worker 0.) Deadlines are kept on the
+//! monotonic clock, so setting the wall clock changes nothing; a timer never fires early, and late only as far as its worker is
+//! busy.
 //!
 //! ```
 //! use fibrant::timer;
@@ -17,14 +18,17 @@
 //! });
 //! ```
 
-// Inside: `handle` is the timer itself and its states; `wheel` is where deadlines are kept, for sleeps and timeouts, too. The
-// module calls `scheduler` to spawn the fibers and to arm deadlines; `io` owns the wheels.
+// Inside: `handle` is the timer itself and its states; `records` is where timers are kept; `wheel` is where deadlines are kept,
+// those of sleeps and timeouts, too. The module calls `scheduler` to spawn the fibers and to arm deadlines; `io` owns the wheels
+// and the records.
 
 mod handle;
+mod records;
 mod wheel;
 
 pub use handle::Timer;
-pub(crate) use wheel::Wheel;
+pub(crate) use records::{Records, TakenRecords};
+pub(crate) use wheel::{NONE, Wheel};
 
 use crate::clock;
 use crate::scheduler::Worker;

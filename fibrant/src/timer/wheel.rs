@@ -2,7 +2,14 @@
 //!
 //! The I/O driver of a worker owns it and is its only caller. The driver inserts the deadlines of waits and of
 //! timers, advances the wheel after each poll, and asks for the next deadline before it sleeps. The wheel calls
-//! nothing but the function that [`Wheel::advance`] is given. It reads no clock: the driver passes the time in.
+//! nothing, and reads no clock: the driver passes the time in.
+//!
+//! # Alarms
+//!
+//! A deadline and what it is for are an *alarm*. The wheel keeps its alarms close together in memory of its own,
+//! linked by their numbers there, and not in the frames and timers that they are for: those are far apart, a page
+//! each if they are stacks, and whoever sorts a million deadlines would wait for memory a few million times. So what
+//! an alarm is for is looked at once, when it goes off.
 //!
 //! # Levels
 //!
@@ -44,10 +51,6 @@
 //! in any order, keep the whole list sorted. Only if the run's first is later than `rest` must the rest be looked
 //! at: a short rest gives its earliest alarm to the run, a long one is sorted into it once.
 
-use crate::scheduler::Alarm;
-use std::cell::Cell;
-use std::ptr::NonNull;
-
 /// Binary digits of the nanoseconds within a tick.
 const TICK_BITS: u32 = 16;
 /// Binary digits of a tick's number that choose the slot of one level.
@@ -56,140 +59,176 @@ const LEVEL_BITS: u32 = 6;
 const WIDTH: usize = 1 << LEVEL_BITS;
 /// Levels: enough for every tick of a u64 of nanoseconds.
 const LEVELS: usize = 8;
-/// The slot behind those of the levels: alarms that [`Wheel::advance`] found due and has not passed on yet.
+/// The slot behind those of the levels: alarms that [`Wheel::advance`] found due and that have not been taken yet.
 const DUE: usize = LEVELS * WIDTH;
 /// How much of a slot's rest is looked at for its earliest alarm before it is sorted instead.
 const LOOK: usize = 64;
-/// The most pieces a list is in while it is sorted. Piece n is made of 2^n runs, and memory holds fewer than 2^48.
-const PIECES: usize = 48;
+/// The most pieces a list is in while it is sorted. Piece n is made of 2^n runs, and there are fewer than 2^32 alarms.
+const PIECES: usize = 32;
+/// Room for so many alarms is kept in any case.
+const KEPT: usize = 1 << 12;
 
 const _: () = assert!(TICK_BITS + LEVEL_BITS * LEVELS as u32 == u64::BITS && WIDTH == u64::BITS as usize);
 
-/// A neighbour in a list, or the list's end.
-type Link = Option<NonNull<Alarm>>;
+/// The number of an alarm in its wheel, while it is armed; or [`NONE`].
+pub(crate) type Key = u32;
+
+/// No alarm: the end of a list.
+pub(crate) const NONE: Key = Key::MAX;
+
+/// A deadline, and what it is for.
+struct Alarm<T> {
+    deadline: u64,
+    target: T,
+    /// The alarms before and after it in its slot's list, or [`NONE`]. Of a number that is free, `next` is the next free one.
+    previous: Key,
+    next: Key,
+    /// Which slot it is in.
+    slot: u16,
+}
 
 /// The alarms of one slot.
 struct Slot {
     /// The list's first alarm.
-    head: Cell<Link>,
+    head: Key,
     /// The list's last alarm.
-    tail: Cell<Link>,
-    /// The last alarm of the sorted run that the list begins with; None if the run is empty.
-    sorted: Cell<Link>,
+    tail: Key,
+    /// The last alarm of the sorted run that the list begins with; [`NONE`] if the run is empty.
+    sorted: Key,
     /// No alarm behind the sorted run has an earlier deadline. u64::MAX if there is no such alarm.
-    rest: Cell<u64>,
+    rest: u64,
+}
+
+impl Slot {
+    const EMPTY: Slot = Slot {
+        head: NONE,
+        tail: NONE,
+        sorted: NONE,
+        rest: u64::MAX,
+    };
 }
 
 /// Some alarms, linked in both directions. There is at least one.
 #[derive(Clone, Copy)]
 struct List {
-    /// The first: its `previous` is None.
-    head: NonNull<Alarm>,
-    /// The last: its `next` is None.
-    tail: NonNull<Alarm>,
+    /// The first: its `previous` is [`NONE`].
+    head: Key,
+    /// The last: its `next` is [`NONE`].
+    tail: Key,
 }
 
-/// The deadlines of one worker. It owns no alarm: dropping it leaves armed ones alone.
-//
-// What all of the unsafe code below rests on: a list holds an alarm from `insert` until it is unlinked, by
-// `remove` or before `expired` sees it. `insert`'s caller keeps it valid and in place for that time. So every
-// alarm that is reached through a list is valid. An alarm consists of Cells and the wheel takes only shared
-// references to it, which end before `expired` runs; so neither aliasing nor re-entrance can break them.
-pub(crate) struct Wheel {
+/// The deadlines of one worker, each for a `T`.
+pub(crate) struct Wheel<T> {
+    /// All alarms, by number, and numbers that are free.
+    alarms: Vec<Alarm<T>>,
+    /// The first free number, if any.
+    free: Key,
     /// The slots of all levels, lowest level first, then [`DUE`].
-    slots: Box<[Slot; DUE + 1]>,
+    slots: Box<[Slot]>,
     /// A bitmap for each level, and one for [`DUE`]: the slots that are not empty.
-    occupied: [Cell<u64>; LEVELS + 1],
+    occupied: [u64; LEVELS + 1],
     /// The tick that has been reached. It decides where an alarm belongs.
-    reached: Cell<u64>,
+    reached: u64,
     /// The latest time that the wheel was told.
-    now: Cell<u64>,
+    now: u64,
     /// How many alarms are armed.
-    len: Cell<usize>,
+    len: usize,
 }
 
-impl Wheel {
-    /// A wheel without alarms. This allocates; nothing else here does.
-    pub(crate) fn new(now: u64) -> Wheel {
-        // By way of a vector, because an array would first be built on the stack, and a fiber's may be small.
-        let empty = || Slot {
-            head: Cell::new(None),
-            tail: Cell::new(None),
-            sorted: Cell::new(None),
-            rest: Cell::new(u64::MAX),
-        };
-        let slots: Vec<Slot> = std::iter::repeat_with(empty).take(DUE + 1).collect();
-        let Ok(slots) = slots.into_boxed_slice().try_into() else {
-            unreachable!("as many slots as were asked for")
-        };
+impl<T: Copy> Wheel<T> {
+    /// A wheel without alarms.
+    pub(crate) fn new(now: u64) -> Wheel<T> {
         Wheel {
-            slots,
-            occupied: [const { Cell::new(0) }; LEVELS + 1],
-            reached: Cell::new(now >> TICK_BITS),
-            now: Cell::new(now),
-            len: Cell::new(0),
+            alarms: Vec::new(),
+            free: NONE,
+            slots: std::iter::repeat_with(|| Slot::EMPTY).take(DUE + 1).collect(),
+            occupied: [0; LEVELS + 1],
+            reached: now >> TICK_BITS,
+            now,
+            len: 0,
         }
     }
 
-    /// Arms an alarm. A deadline that has passed already is found by the next [`Wheel::advance`].
-    ///
-    /// # Safety
-    ///
-    /// The alarm is unarmed. It stays in place and valid, and only this thread uses it, until it has expired or was
-    /// removed, or the wheel is gone.
+    /// Arms an alarm. A deadline that has passed already is found by the next [`Wheel::advance`]. The key is good until the
+    /// alarm is removed or taken.
     #[inline]
-    pub(crate) unsafe fn insert(&self, alarm: NonNull<Alarm>, deadline: u64) {
-        // SAFETY: the caller keeps the alarm valid from now on, and no `&mut` to it can be in use meanwhile, because
-        // the caller would break the same promise with it.
-        let fields = unsafe { alarm.as_ref() };
-        debug_assert!(!fields.is_armed(), "an alarm is armed twice");
-        fields.deadline.set(deadline);
-        self.len.set(self.len.get() + 1);
-        // SAFETY: the alarm is valid, see above. It is unarmed, so it is in no list, and the index is of a slot that
-        // its deadline belongs in.
-        unsafe { self.link(alarm, self.index(deadline)) };
+    pub(crate) fn insert(&mut self, target: T, deadline: u64) -> Key {
+        let alarm = Alarm {
+            deadline,
+            target,
+            previous: NONE,
+            next: NONE,
+            slot: 0,
+        };
+        let key = self.free;
+        let key = if key != NONE {
+            self.free = self.alarms[key as usize].next;
+            self.alarms[key as usize] = alarm;
+            key
+        } else {
+            self.alarms.push(alarm);
+            let key = self.alarms.len() - 1;
+            assert!(
+                key < NONE as usize,
+                "four thousand million deadlines on one worker"
+            );
+            key as Key
+        };
+        self.len += 1;
+        self.link(key, self.index(deadline));
+        key
     }
 
     /// Disarms an alarm.
-    ///
-    /// # Safety
-    ///
-    /// The alarm is armed in this wheel.
     #[inline]
-    pub(crate) unsafe fn remove(&self, alarm: NonNull<Alarm>) {
-        // SAFETY: the alarm is armed here, so it is in one of this wheel's lists, and `insert`'s caller keeps it valid
-        // as long as it is in one. After `unlink` it is valid still: nothing else runs in between.
-        unsafe {
-            self.unlink(alarm);
-            alarm.as_ref().slot.set(Alarm::UNARMED);
+    pub(crate) fn remove(&mut self, key: Key) {
+        self.unlink(key);
+        self.len -= 1;
+        if self.len == 0 {
+            self.begin_afresh();
+        } else {
+            self.alarms[key as usize].next = self.free;
+            self.free = key;
         }
-        self.len.set(self.len.get() - 1);
     }
 
-    /// Takes out every alarm whose deadline is not later than `now`, and calls `expired` with each, unarmed, in the
-    /// order of their deadlines; those with the same deadline in the order of their insertion. If the time goes
-    /// back, the latest time so far counts.
-    ///
-    /// `expired` may use the wheel. What it removes does not expire. What it inserts expires in the next advance at
-    /// the soonest, so this ends whatever is inserted. If it panics, the next advance goes on with those left over.
-    pub(crate) fn advance(&self, now: u64, mut expired: impl FnMut(NonNull<Alarm>)) {
-        let now = now.max(self.now.get());
-        self.now.set(now);
-        self.collect(now);
-        // In order already, unless alarms are left over from an advance that `expired` left by a panic, or that is
-        // under way because `expired` called this one.
-        self.sort(DUE);
-        while let Some(alarm) = self.slots[DUE].head.get() {
-            // SAFETY: the alarm is in a list of this wheel, so it is armed here. The head is read afresh each time,
-            // so it does not matter what `expired` removed.
-            unsafe { self.remove(alarm) };
-            expired(alarm);
+    /// The last alarm has gone. From now on alarms that are armed one after the other lie one after the other again. Room is kept
+    /// for as many as there were at once since the last time.
+    fn begin_afresh(&mut self) {
+        let most = self.alarms.len();
+        self.alarms.clear();
+        if self.alarms.capacity() > KEPT.max(2 * most) {
+            self.alarms.shrink_to(KEPT.max(most));
         }
+        self.free = NONE;
+    }
+
+    /// Makes every alarm whose deadline is not later than `now` due, and calls `found` with what it is for: it will soon be
+    /// needed. If the time goes back, the latest time so far counts.
+    pub(crate) fn advance(&mut self, now: u64, found: impl FnMut(T)) {
+        self.now = self.now.max(now);
+        self.collect(self.now, found);
+        // In order already, unless alarms are left over from the last time.
+        self.sort(DUE);
+    }
+
+    /// Takes the first alarm that is due: in the order of their deadlines; those with the same deadline in the order of their
+    /// insertion. What is inserted from now on is due after the next [`Wheel::advance`] at the soonest, so taking all of them
+    /// ends, whatever is inserted meanwhile.
+    #[inline]
+    pub(crate) fn take_due(&mut self) -> Option<T> {
+        let key = self.slots[DUE].head;
+        if key == NONE {
+            return None;
+        }
+        let target = self.alarms[key as usize].target;
+        self.remove(key);
+        Some(target)
     }
 
     /// The earliest deadline of all armed alarms, exactly.
-    pub(crate) fn next_deadline(&self) -> Option<u64> {
-        // Within `expired` there may be due alarms, and it may have inserted even earlier ones.
+    pub(crate) fn next_deadline(&mut self) -> Option<u64> {
+        // There may be due alarms that have not been taken, and even earlier ones may have been inserted since.
         let first = self.first().and_then(|index| self.earliest(index));
         let due = self.earliest(DUE);
         first.into_iter().chain(due).min()
@@ -197,382 +236,350 @@ impl Wheel {
 
     /// How many alarms are armed.
     pub(crate) fn len(&self) -> usize {
-        self.len.get()
+        self.len
+    }
+
+    #[inline]
+    fn deadline(&self, key: Key) -> u64 {
+        self.alarms[key as usize].deadline
+    }
+
+    #[inline]
+    fn next(&self, key: Key) -> Key {
+        self.alarms[key as usize].next
+    }
+
+    #[inline]
+    fn set_next(&mut self, key: Key, next: Key) {
+        self.alarms[key as usize].next = next;
+    }
+
+    #[inline]
+    fn set_previous(&mut self, key: Key, previous: Key) {
+        self.alarms[key as usize].previous = previous;
     }
 
     /// The slot in which a deadline belongs. One that has passed belongs in the slot of the reached tick.
     #[inline]
     fn index(&self, deadline: u64) -> usize {
-        let reached = self.reached.get();
-        let tick = (deadline >> TICK_BITS).max(reached);
+        let tick = (deadline >> TICK_BITS).max(self.reached);
         // The lowest bit is set to make equal ticks differ on level 0.
-        let level = ((tick ^ reached) | 1).ilog2() / LEVEL_BITS;
+        let level = ((tick ^ self.reached) | 1).ilog2() / LEVEL_BITS;
         level as usize * WIDTH + (tick >> (level * LEVEL_BITS)) as usize % WIDTH
     }
 
     /// The first slot of the levels that is not empty. No alarm of another one is earlier than any of its alarms:
     /// slots that the reached tick has passed are empty, and a lower level comes before a higher one.
     fn first(&self) -> Option<usize> {
-        let levels = self.occupied[..LEVELS].iter().enumerate();
-        let (level, occupied) = levels
-            .map(|(level, bits)| (level, bits.get()))
-            .find(|&(_, bits)| bits != 0)?;
+        let mut levels = self.occupied[..LEVELS].iter().enumerate();
+        let (level, occupied) = levels.find(|&(_, &bits)| bits != 0)?;
         Some(level * WIDTH + occupied.trailing_zeros() as usize)
     }
 
     /// Moves all alarms with a deadline up to `now` to [`DUE`], and the reached tick to the one of `now`.
     ///
-    /// All are collected before the first is passed on. Therefore `expired` finds a wheel that is whole and has
-    /// arrived at `now`, and nothing that it inserts can get into this advance.
-    fn collect(&self, now: u64) {
+    /// All are collected before the first is taken. Therefore whoever takes one finds a wheel that is whole and has arrived at
+    /// `now`, and nothing inserted then can get among those that are due.
+    fn collect(&mut self, now: u64, mut found: impl FnMut(T)) {
         let target = now >> TICK_BITS;
         while let Some(index) = self.first() {
-            let (level, slot) = ((index / WIDTH) as u32, &self.slots[index]);
+            let level = (index / WIDTH) as u32;
             let shift = level * LEVEL_BITS;
-            let above = self.reached.get() >> (shift + LEVEL_BITS) << LEVEL_BITS;
+            let above = self.reached >> (shift + LEVEL_BITS) << LEVEL_BITS;
             let start = (above | (index % WIDTH) as u64) << shift;
-            let bound = self.bound(slot);
             if start > target {
                 break;
             }
+            let bound = self.bound(index);
             if level == 0 {
-                self.reached.set(start);
+                self.reached = start;
                 if bound <= now {
                     self.sort(index);
                 }
-                while let Some(alarm) = slot.head.get() {
-                    // SAFETY: the alarm is in a list, so it is valid, and it is in none between the two calls.
-                    unsafe {
-                        if alarm.as_ref().deadline.get() > now {
-                            break;
-                        }
-                        self.unlink(alarm);
-                        self.link(alarm, DUE);
+                loop {
+                    let key = self.slots[index].head;
+                    if key == NONE || self.deadline(key) > now {
+                        break;
                     }
+                    self.unlink(key);
+                    self.link(key, DUE);
+                    found(self.alarms[key as usize].target);
                 }
                 if start == target {
                     break; // What is left is of this tick, but later than `now`.
                 }
             } else {
                 // Right to the tick of its first alarm, so that a lone alarm does not go through every level.
-                self.reached.set((bound >> TICK_BITS).clamp(start, target));
-                let mut next = slot.head.take();
-                slot.tail.set(None);
-                slot.sorted.set(None);
-                slot.rest.set(u64::MAX);
+                self.reached = (bound >> TICK_BITS).clamp(start, target);
+                let mut next = self.slots[index].head;
+                self.slots[index] = Slot::EMPTY;
                 self.vacate(index);
-                while let Some(alarm) = next {
-                    // SAFETY: the alarm was in this slot's list, so it is valid. The slot has let go of its list, and
-                    // the way on is read before the alarm joins another one; so it is in none when it is linked. That
-                    // is never this slot again: the reached tick has the same digit on this level now.
-                    unsafe {
-                        let fields = alarm.as_ref();
-                        next = fields.next.get();
-                        self.link(alarm, self.index(fields.deadline.get()));
-                    }
+                while next != NONE {
+                    // Never into this slot again: the reached tick has the same digit on this level now.
+                    let key = next;
+                    next = self.next(key);
+                    self.link(key, self.index(self.deadline(key)));
                 }
             }
         }
         // No slot is left that begins before, so every alarm stays where it belongs.
-        self.reached.set(target);
+        self.reached = target;
     }
 
-    /// Puts an alarm into the list of a slot.
-    ///
-    /// # Safety
-    ///
-    /// The alarm is in no list, and valid until it is taken out of this one.
+    /// Puts an alarm, which is in no list, into that of a slot.
     #[inline]
-    unsafe fn link(&self, alarm: NonNull<Alarm>, index: usize) {
-        let slot = &self.slots[index];
-        // SAFETY: the caller says that the alarm is valid. The slot's head and tail are in its list, so they are too.
-        unsafe {
-            let fields = alarm.as_ref();
-            let deadline = fields.deadline.get();
-            fields.slot.set(index as u16);
-            let Some(tail) = slot.tail.get() else {
-                fields.previous.set(None);
-                fields.next.set(None);
-                slot.head.set(Some(alarm));
-                slot.tail.set(Some(alarm));
-                slot.sorted.set(Some(alarm));
-                let occupied = &self.occupied[index / WIDTH];
-                occupied.set(occupied.get() | 1 << (index % WIDTH));
-                return;
-            };
-            let extends = slot.sorted.get() == Some(tail) && deadline >= tail.as_ref().deadline.get();
-            if !extends && deadline < self.bound(slot) {
-                // Not if it is equal: of equal deadlines the first one inserted stays the first.
-                self.link_first(alarm, slot);
-                return;
-            }
-            fields.previous.set(Some(tail));
-            fields.next.set(None);
-            tail.as_ref().next.set(Some(alarm));
-            slot.tail.set(Some(alarm));
-            if extends {
-                slot.sorted.set(Some(alarm));
-            } else {
-                slot.rest.set(slot.rest.get().min(deadline));
-            }
+    fn link(&mut self, key: Key, index: usize) {
+        let slot = &mut self.slots[index];
+        let tail = slot.tail;
+        let alarm = &mut self.alarms[key as usize];
+        let deadline = alarm.deadline;
+        alarm.slot = index as u16;
+        alarm.previous = tail;
+        alarm.next = NONE;
+        if tail == NONE {
+            slot.head = key;
+            slot.tail = key;
+            slot.sorted = key;
+            self.occupied[index / WIDTH] |= 1 << (index % WIDTH);
+            return;
+        }
+        let extends = slot.sorted == tail && deadline >= self.alarms[tail as usize].deadline;
+        if !extends && deadline < self.bound(index) {
+            // Not if it is equal: of equal deadlines the first one inserted stays the first.
+            self.link_first(key, index);
+            return;
+        }
+        self.set_next(tail, key);
+        let slot = &mut self.slots[index];
+        slot.tail = key;
+        if extends {
+            slot.sorted = key;
+        } else {
+            slot.rest = slot.rest.min(deadline);
         }
     }
 
-    /// Puts an alarm before all others of a slot, and so into its sorted run.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Wheel::link`]. The slot is not empty, and the alarm is not later than any other of it.
-    unsafe fn link_first(&self, alarm: NonNull<Alarm>, slot: &Slot) {
-        let head = slot.head.replace(Some(alarm));
-        // SAFETY: the caller says that the alarm is valid, and the head was in the slot's list.
-        unsafe {
-            alarm.as_ref().previous.set(None);
-            alarm.as_ref().next.set(head);
-            if let Some(head) = head {
-                head.as_ref().previous.set(Some(alarm));
-            }
+    /// Puts an alarm, which is in no list, before all others of a slot, and so into its sorted run. The slot is not empty, and
+    /// the alarm is not later than any other of it.
+    fn link_first(&mut self, key: Key, index: usize) {
+        let slot = &mut self.slots[index];
+        let head = slot.head;
+        slot.head = key;
+        if slot.sorted == NONE {
+            slot.sorted = key;
         }
-        if slot.sorted.get().is_none() {
-            slot.sorted.set(Some(alarm));
-        }
+        self.set_previous(key, NONE);
+        self.set_next(key, head);
+        self.set_previous(head, key);
     }
 
     /// Takes an alarm out of the list that it is in.
-    ///
-    /// # Safety
-    ///
-    /// The alarm is in a list of this wheel.
     #[inline]
-    unsafe fn unlink(&self, alarm: NonNull<Alarm>) {
-        // SAFETY: the alarm is in a list, and so are its neighbours; so all three are valid.
-        unsafe {
-            let fields = alarm.as_ref();
-            let index = fields.slot.get() as usize;
-            let slot = &self.slots[index];
-            let (previous, next) = (fields.previous.get(), fields.next.get());
-            match previous {
-                Some(previous) => previous.as_ref().next.set(next),
-                None => slot.head.set(next),
-            }
-            match next {
-                Some(next) => next.as_ref().previous.set(previous),
-                None => slot.tail.set(previous),
-            }
-            if slot.sorted.get() == Some(alarm) {
-                slot.sorted.set(previous);
-            }
-            if slot.sorted.get() == slot.tail.get() {
-                slot.rest.set(u64::MAX);
-                if slot.head.get().is_none() {
-                    self.vacate(index);
-                }
+    fn unlink(&mut self, key: Key) {
+        let alarm = &self.alarms[key as usize];
+        let (index, previous, next) = (alarm.slot as usize, alarm.previous, alarm.next);
+        if previous != NONE {
+            self.set_next(previous, next);
+        }
+        if next != NONE {
+            self.set_previous(next, previous);
+        }
+        let slot = &mut self.slots[index];
+        if previous == NONE {
+            slot.head = next;
+        }
+        if next == NONE {
+            slot.tail = previous;
+        }
+        if slot.sorted == key {
+            slot.sorted = previous;
+        }
+        if slot.sorted == slot.tail {
+            slot.rest = u64::MAX;
+            if slot.head == NONE {
+                self.vacate(index);
             }
         }
     }
 
     /// Notes that a slot is empty.
     #[inline]
-    fn vacate(&self, index: usize) {
-        let occupied = &self.occupied[index / WIDTH];
-        occupied.set(occupied.get() & !(1 << (index % WIDTH)));
+    fn vacate(&mut self, index: usize) {
+        self.occupied[index / WIDTH] &= !(1 << (index % WIDTH));
     }
 
     /// A time that no alarm of a slot is earlier than; u64::MAX if the slot is empty. It is the exact minimum, unless
     /// it comes from `rest` and the alarm that set `rest` was removed.
     #[inline]
-    fn bound(&self, slot: &Slot) -> u64 {
-        // SAFETY: the head is in a list, so it is valid.
-        let head = slot
-            .head
-            .get()
-            .map_or(u64::MAX, |head| unsafe { head.as_ref() }.deadline.get());
-        head.min(slot.rest.get())
+    fn bound(&self, index: usize) -> u64 {
+        let slot = &self.slots[index];
+        if slot.head == NONE {
+            return u64::MAX;
+        }
+        self.deadline(slot.head).min(slot.rest)
     }
 
     /// The earliest deadline of a slot; None if it is empty.
-    fn earliest(&self, index: usize) -> Option<u64> {
+    fn earliest(&mut self, index: usize) -> Option<u64> {
         let slot = &self.slots[index];
-        let head = slot.head.get()?;
-        // SAFETY: the head is in a list, so it is valid.
-        let deadline = unsafe { head.as_ref() }.deadline.get();
-        if deadline <= slot.rest.get() {
+        if slot.head == NONE {
+            return None;
+        }
+        let deadline = self.deadline(slot.head);
+        if deadline <= slot.rest {
             return Some(deadline); // Neither the run nor the rest has an earlier one.
         }
         self.settle(index);
-        Some(self.bound(slot))
+        Some(self.bound(index))
     }
 
-    /// Makes the bound of a slot its exact minimum, and its head the alarm with it.
+    /// Makes the bound of a slot that is not empty its exact minimum, and its head the alarm with it.
     ///
     /// It looks at no more than [`LOOK`] alarms. If there are more behind the run, they are sorted into it. That
     /// walks the run too, but more than [`LOOK`] alarms must have been inserted since the last time to cause it.
-    fn settle(&self, index: usize) {
-        let slot = &self.slots[index];
-        let Some(head) = slot.head.get() else { return };
-        let mut first: Option<(u64, NonNull<Alarm>)> = None;
-        let mut second = u64::MAX;
-        let mut next = self.behind(slot);
+    fn settle(&mut self, index: usize) {
+        let head = self.slots[index].head;
+        let (mut first, mut least, mut second) = (NONE, u64::MAX, u64::MAX);
+        let mut next = self.behind(index);
         for _ in 0..LOOK {
-            let Some(alarm) = next else { break };
+            if next == NONE {
+                break;
+            }
             step();
-            // SAFETY: the alarm is in this slot's list, so it is valid.
-            let fields = unsafe { alarm.as_ref() };
-            let deadline = fields.deadline.get();
-            match first {
-                Some((least, _)) if deadline >= least => second = second.min(deadline),
-                _ => {
-                    second = first.map_or(u64::MAX, |(least, _)| least);
-                    first = Some((deadline, alarm));
-                }
+            let deadline = self.deadline(next);
+            if first == NONE || deadline < least {
+                (first, least, second) = (next, deadline, least);
+            } else {
+                second = second.min(deadline);
             }
-            next = fields.next.get();
+            next = self.next(next);
         }
-        let Some((least, alarm)) = first else { return };
-        if next.is_some() {
+        if first == NONE {
+            return;
+        }
+        if next != NONE {
             self.sort(index);
-        } else if alarm == head {
+        } else if first == head {
             // There was no run. It is one now.
-            slot.sorted.set(Some(alarm));
-            slot.rest.set(second);
-        // SAFETY: the head is in a list, so it is valid.
-        } else if slot.sorted.get().is_none() || least < unsafe { head.as_ref() }.deadline.get() {
-            // SAFETY: the alarm is in this slot's list. The head is too and is another one, so the list is not empty
-            // in between. The alarm is the earliest behind the run, and earlier than the run's first.
-            unsafe {
-                self.unlink(alarm);
-                self.link_first(alarm, slot);
-            }
-            slot.rest.set(second);
+            self.slots[index].sorted = first;
+            self.slots[index].rest = second;
+        } else if self.slots[index].sorted == NONE || least < self.deadline(head) {
+            // The head is another one, so the list is not empty in between.
+            self.unlink(first);
+            self.link_first(first, index);
+            self.slots[index].rest = second;
         } else {
-            slot.rest.set(least);
+            self.slots[index].rest = least;
         }
     }
 
     /// The first alarm behind the sorted run of a slot.
-    fn behind(&self, slot: &Slot) -> Link {
-        match slot.sorted.get() {
-            // SAFETY: the run's last alarm is in a list, so it is valid.
-            Some(last) => unsafe { last.as_ref() }.next.get(),
-            None => slot.head.get(),
+    fn behind(&self, index: usize) -> Key {
+        let slot = &self.slots[index];
+        match slot.sorted {
+            NONE => slot.head,
+            last => self.next(last),
         }
     }
 
     /// Sorts the list of a slot. Alarms with the same deadline keep their order.
-    fn sort(&self, index: usize) {
-        let slot = &self.slots[index];
-        let Some(rest) = self.behind(slot) else { return };
-        // SAFETY: all the alarms are in this slot's list, so they are valid. The list is cut behind the run, so that
-        // the two parts share no alarm and each of them ends.
-        let list = unsafe {
-            match (slot.head.get(), slot.sorted.get()) {
-                (Some(head), Some(tail)) => {
-                    tail.as_ref().next.set(None);
-                    merge(List { head, tail }, sort(rest))
-                }
-                _ => sort(rest),
-            }
+    fn sort(&mut self, index: usize) {
+        let rest = self.behind(index);
+        if rest == NONE {
+            return;
+        }
+        let Slot { head, sorted, .. } = self.slots[index];
+        let mut list = self.sort_from(rest);
+        if sorted != NONE {
+            // The list ends with the run now: the rest went into another one.
+            self.set_next(sorted, NONE);
+            list = self.merge(List { head, tail: sorted }, list);
+        }
+        self.slots[index] = Slot {
+            head: list.head,
+            tail: list.tail,
+            sorted: list.tail,
+            rest: u64::MAX,
         };
-        slot.head.set(Some(list.head));
-        slot.tail.set(Some(list.tail));
-        slot.sorted.set(Some(list.tail));
-        slot.rest.set(u64::MAX);
     }
-}
 
-/// Sorts the alarms from this one on: a merge sort of the runs that are in order already.
-///
-/// # Safety
-///
-/// The alarms are valid and linked by `next`.
-unsafe fn sort(first: NonNull<Alarm>) -> List {
-    let mut pieces: [Option<List>; PIECES] = [None; PIECES];
-    let mut rest = Some(first);
-    while let Some(head) = rest {
-        let mut tail = head;
-        // SAFETY: every alarm on the way is valid, as the caller says.
-        unsafe {
+    /// Sorts the alarms from this one on: a merge sort of the runs that are in order already.
+    fn sort_from(&mut self, first: Key) -> List {
+        let mut pieces: [Option<List>; PIECES] = [None; PIECES];
+        let mut rest = first;
+        while rest != NONE {
+            let (head, mut tail) = (rest, rest);
             loop {
                 step();
-                rest = tail.as_ref().next.get();
-                match rest {
-                    Some(next) if next.as_ref().deadline.get() >= tail.as_ref().deadline.get() => tail = next,
-                    _ => break,
+                rest = self.next(tail);
+                if rest == NONE || self.deadline(rest) < self.deadline(tail) {
+                    break;
                 }
+                tail = rest;
             }
-            head.as_ref().previous.set(None);
-            tail.as_ref().next.set(None);
+            self.set_previous(head, NONE);
+            self.set_next(tail, NONE);
+            // Count up in binary: two pieces of the same size become one of the next size. The older one goes first.
+            let mut list = List { head, tail };
+            for piece in &mut pieces {
+                let Some(older) = piece.take() else {
+                    *piece = Some(list);
+                    break;
+                };
+                list = self.merge(older, list);
+            }
         }
-        // Count up in binary: two pieces of the same size become one of the next size. The older one goes first.
-        let mut list = List { head, tail };
-        for piece in &mut pieces {
-            let Some(older) = piece.take() else {
-                *piece = Some(list);
-                break;
-            };
-            // SAFETY: both were cut from the caller's alarms, at different places.
-            list = unsafe { merge(older, list) };
-        }
+        // The larger of two pieces is the older one.
+        let pieces = pieces.into_iter().flatten();
+        pieces
+            .reduce(|newer, older| self.merge(older, newer))
+            .expect("there is at least one alarm")
     }
-    // SAFETY: as above. The larger of two pieces is the older one.
-    let merged = pieces
-        .into_iter()
-        .flatten()
-        .reduce(|newer, older| unsafe { merge(older, newer) });
-    let Some(list) = merged else {
-        unreachable!("there is at least one alarm")
-    };
-    list
-}
 
-/// Merges two sorted lists. Of equal deadlines, those of the left list go first.
-///
-/// # Safety
-///
-/// The alarms are valid, and no alarm is in both lists.
-unsafe fn merge(left: List, right: List) -> List {
-    let (mut a, mut b) = (left.head, right.head);
-    let mut last: Link = None;
-    let mut head = None;
-    // SAFETY: the caller says that all alarms are valid. As the lists share none, an alarm that was taken is not
-    // reached again, so its links may be overwritten: the way on is read before.
-    unsafe {
-        // Appends an alarm to what has been merged.
-        let mut append = |alarm: NonNull<Alarm>| {
-            alarm.as_ref().previous.set(last);
-            match last {
-                Some(last) => last.as_ref().next.set(Some(alarm)),
-                None => head = Some(alarm),
-            }
-            last = Some(alarm);
-        };
+    /// Merges two sorted lists, which share no alarm. Of equal deadlines, those of the left list go first.
+    fn merge(&mut self, left: List, right: List) -> List {
+        let (mut a, mut b) = (left.head, right.head);
+        let (mut head, mut last) = (NONE, NONE);
         // When one list has ended, the other one's remainder is in order and linked, and is appended as it is.
-        let (remainder, tail) = loop {
+        loop {
             step();
-            if a.as_ref().deadline.get() <= b.as_ref().deadline.get() {
-                let next = a.as_ref().next.get();
-                append(a);
-                let Some(next) = next else { break (b, right.tail) };
+            let from_left = self.deadline(a) <= self.deadline(b);
+            let taken = if from_left { a } else { b };
+            let next = self.next(taken);
+            self.append(&mut head, &mut last, taken);
+            if next == NONE {
+                let (remainder, tail) = if from_left {
+                    (b, right.tail)
+                } else {
+                    (a, left.tail)
+                };
+                self.append(&mut head, &mut last, remainder);
+                return List { head, tail };
+            }
+            if from_left {
                 a = next;
             } else {
-                let next = b.as_ref().next.get();
-                append(b);
-                let Some(next) = next else { break (a, left.tail) };
                 b = next;
             }
-        };
-        append(remainder);
-        List {
-            head: head.unwrap_or(remainder),
-            tail,
         }
+    }
+
+    /// Appends an alarm to what has been merged, from `head` to `last`.
+    #[inline]
+    fn append(&mut self, head: &mut Key, last: &mut Key, key: Key) {
+        self.set_previous(key, *last);
+        match *last {
+            NONE => *head = key,
+            last => self.set_next(last, key),
+        }
+        *last = key;
     }
 }
 
 #[cfg(test)]
 std::thread_local! {
     /// The steps that this thread has taken along lists, apart from those that move an alarm.
-    static STEPS: Cell<usize> = const { Cell::new(0) };
+    static STEPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// Counts a step along a list, in tests only: they check that there are few.

@@ -9,102 +9,111 @@ const TICK: u64 = 1 << TICK_BITS;
 /// Nanoseconds of a second.
 const SECOND: u64 = 1_000_000_000;
 
-/// Alarms that stay in place, by number.
-struct Alarms {
-    /// From `Box::into_raw`, so that no reference to an alarm outlives its use.
-    all: Vec<NonNull<Alarm>>,
+/// A wheel, whose alarms are for numbers, and the keys of those that are armed.
+struct Rig {
+    wheel: RefCell<Wheel<usize>>,
+    keys: RefCell<Vec<Key>>,
 }
 
-impl Alarms {
-    fn new(count: usize) -> Alarms {
-        Alarms {
-            all: (0..count)
-                .map(|_| NonNull::from(Box::leak(Box::new(Alarm::new()))))
-                .collect(),
+impl Rig {
+    fn new(count: usize, now: u64) -> Rig {
+        Rig {
+            wheel: RefCell::new(Wheel::new(now)),
+            keys: RefCell::new(vec![NONE; count]),
         }
     }
 
-    fn number(&self, alarm: NonNull<Alarm>) -> usize {
-        self.all
-            .iter()
-            .position(|&other| other == alarm)
-            .expect("one of these alarms")
+    fn insert(&self, number: usize, deadline: u64) {
+        assert!(!self.is_armed(number));
+        self.keys.borrow_mut()[number] = self.wheel.borrow_mut().insert(number, deadline);
     }
 
-    fn insert(&self, wheel: &Wheel, number: usize, deadline: u64) {
-        assert!(!self.is_armed(number));
-        // SAFETY: it is unarmed, and every test keeps its alarms until it is done with its wheel.
-        unsafe { wheel.insert(self.all[number], deadline) };
+    fn remove(&self, number: usize) {
         assert!(self.is_armed(number));
-    }
-
-    fn remove(&self, wheel: &Wheel, number: usize) {
-        assert!(self.is_armed(number));
-        // SAFETY: it is armed, and a test's alarms are used with one wheel only.
-        unsafe { wheel.remove(self.all[number]) };
-        assert!(!self.is_armed(number));
+        let key = std::mem::replace(&mut self.keys.borrow_mut()[number], NONE);
+        self.wheel.borrow_mut().remove(key);
     }
 
     fn is_armed(&self, number: usize) -> bool {
-        // SAFETY: the alarm is valid until `drop`, and nobody has a `&mut` to it.
-        unsafe { self.all[number].as_ref() }.is_armed()
+        self.keys.borrow()[number] != NONE
+    }
+
+    fn len(&self) -> usize {
+        self.wheel.borrow().len()
+    }
+
+    fn next_deadline(&self) -> Option<u64> {
+        self.wheel.borrow_mut().next_deadline()
+    }
+
+    /// Advances, and calls `expired` with the number of each that goes off.
+    fn expire(&self, now: u64, mut expired: impl FnMut(usize)) {
+        self.wheel
+            .borrow_mut()
+            .advance(now, |number| assert!(self.is_armed(number)));
+        loop {
+            let Some(number) = self.wheel.borrow_mut().take_due() else {
+                break;
+            };
+            self.keys.borrow_mut()[number] = NONE;
+            expired(number);
+        }
     }
 
     /// The numbers of those that expire, in order.
-    fn advance(&self, wheel: &Wheel, now: u64) -> Vec<usize> {
+    fn advance(&self, now: u64) -> Vec<usize> {
         let mut expired = Vec::new();
-        wheel.advance(now, |alarm| {
-            expired.push(self.number(alarm));
-            assert!(!self.is_armed(self.number(alarm)));
-        });
+        self.expire(now, |number| expired.push(number));
         expired
     }
-}
 
-impl Drop for Alarms {
-    fn drop(&mut self) {
-        for alarm in &self.all {
-            // SAFETY: `new` made it from a box, and this is the only place that takes it back. A test drops its wheel
-            // or does not use it any more.
-            drop(unsafe { Box::from_raw(alarm.as_ptr()) });
-        }
-    }
-}
-
-/// Checks everything that must hold between calls.
-fn check(wheel: &Wheel) {
-    let mut len = 0;
-    for (index, slot) in wheel.slots.iter().enumerate() {
-        let bit = wheel.occupied[index / WIDTH].get() >> (index % WIDTH) & 1;
-        if cfg!(miri) && bit == 0 {
-            continue; // It takes Miri too long to look at the many that are empty.
-        }
-        assert_eq!(bit == 1, slot.head.get().is_some());
-        assert_eq!(slot.head.get().is_some(), slot.tail.get().is_some());
-        let (mut previous, mut next) = (None::<NonNull<Alarm>>, slot.head.get());
-        let mut run = slot.sorted.get().is_some();
-        while let Some(alarm) = next {
-            // SAFETY: the alarm is in a list.
-            let (fields, before) = unsafe { (alarm.as_ref(), previous.map(|previous| previous.as_ref())) };
-            let deadline = fields.deadline.get();
-            assert_eq!(fields.slot.get() as usize, index);
-            assert_eq!(fields.previous.get(), previous);
-            if index != DUE {
-                assert_eq!(wheel.index(deadline), index);
+    /// Checks everything that must hold between calls.
+    fn check(&self) {
+        let wheel = &*self.wheel.borrow();
+        let mut len = 0;
+        for (index, slot) in wheel.slots.iter().enumerate() {
+            let bit = wheel.occupied[index / WIDTH] >> (index % WIDTH) & 1;
+            if cfg!(miri) && bit == 0 {
+                continue; // It takes Miri too long to look at the many that are empty.
             }
-            match before {
-                Some(before) if run => assert!(before.deadline.get() <= deadline),
-                _ => assert!(run || deadline >= slot.rest.get()),
+            assert_eq!(bit == 1, slot.head != NONE);
+            assert_eq!(slot.head != NONE, slot.tail != NONE);
+            let (mut previous, mut next) = (NONE, slot.head);
+            let mut run = slot.sorted != NONE;
+            while next != NONE {
+                let alarm = &wheel.alarms[next as usize];
+                assert_eq!(self.keys.borrow()[alarm.target], next);
+                assert_eq!(alarm.slot as usize, index);
+                assert_eq!(alarm.previous, previous);
+                if index != DUE {
+                    assert_eq!(wheel.index(alarm.deadline), index);
+                }
+                if run && previous != NONE {
+                    assert!(wheel.deadline(previous) <= alarm.deadline);
+                } else {
+                    assert!(run || alarm.deadline >= slot.rest);
+                }
+                run &= slot.sorted != next;
+                len += 1;
+                (previous, next) = (next, alarm.next);
             }
-            run &= slot.sorted.get() != Some(alarm);
-            len += 1;
-            (previous, next) = (next, fields.next.get());
+            assert!(!run, "the run ends in the list");
+            assert_eq!(previous, slot.tail);
+            assert!(slot.sorted != slot.tail || slot.rest == u64::MAX);
         }
-        assert!(!run, "the run ends in the list");
-        assert_eq!(previous, slot.tail.get());
-        assert!(slot.sorted.get() != slot.tail.get() || slot.rest.get() == u64::MAX);
+        assert_eq!(wheel.len(), len);
+        let mut free = 0;
+        let mut next = wheel.free;
+        while next != NONE {
+            free += 1;
+            next = wheel.next(next);
+        }
+        assert_eq!(
+            wheel.alarms.len(),
+            len + free,
+            "every number is an alarm's or free"
+        );
     }
-    assert_eq!(wheel.len(), len);
 }
 
 /// How a deadline or a time comes about.
@@ -199,20 +208,20 @@ struct Model {
 }
 
 /// Does what an operation says in both, if it is not an advance. The model's due alarms are in `armed` too.
-fn apply(op: &Op, wheel: &Wheel, alarms: &Alarms, model: &RefCell<Model>) {
+fn apply(op: &Op, rig: &Rig, model: &RefCell<Model>) {
     let model = &mut *model.borrow_mut();
-    let number = |random: usize| random % alarms.all.len();
+    let number = |random: usize| random % rig.keys.borrow().len();
     let remove = |model: &mut Model, number: usize| {
         if let Some(position) = model.armed.iter().position(|alarm| alarm.2 == number) {
             model.armed.swap_remove(position);
-            alarms.remove(wheel, number);
+            rig.remove(number);
         }
     };
     match *op {
         Op::Insert(random, when) => {
             remove(model, number(random));
             let deadline = when.from(model.now);
-            alarms.insert(wheel, number(random), deadline);
+            rig.insert(number(random), deadline);
             model.armed.push((deadline, model.inserted, number(random)));
             model.inserted += 1;
         }
@@ -223,28 +232,24 @@ fn apply(op: &Op, wheel: &Wheel, alarms: &Alarms, model: &RefCell<Model>) {
             }
         }
         Op::Next => {
-            assert_eq!(
-                wheel.next_deadline(),
-                model.armed.iter().map(|alarm| alarm.0).min()
-            );
+            assert_eq!(rig.next_deadline(), model.armed.iter().map(|alarm| alarm.0).min());
         }
         Op::Advance(..) => unreachable!("advances are not nested"),
     }
-    assert_eq!(wheel.len(), model.armed.len());
+    assert_eq!(rig.len(), model.armed.len());
 }
 
 /// Runs a program in the wheel and in the model.
 fn run(program: &[Op], count: usize, start: u64) {
-    let alarms = Alarms::new(count);
-    let wheel = Wheel::new(start);
+    let rig = Rig::new(count, start);
     let model = RefCell::new(Model {
         now: start,
         ..Model::default()
     });
     for op in program {
         let Op::Advance(when, within) = op else {
-            apply(op, &wheel, &alarms, &model);
-            check(&wheel);
+            apply(op, &rig, &model);
+            rig.check();
             continue;
         };
         let (before, asked) = (model.borrow().now, when.from(model.borrow().now));
@@ -258,26 +263,25 @@ fn run(program: &[Op], count: usize, start: u64) {
             due.into_iter().min()
         };
         let mut within = within.iter();
-        wheel.advance(asked, |alarm| {
-            let number = alarms.number(alarm);
-            assert!(!alarms.is_armed(number));
+        rig.expire(asked, |number| {
+            assert!(!rig.is_armed(number));
             let expected = due(&model.borrow()).expect("nothing is due");
             assert_eq!(expected.2, number, "in order of deadline and insertion");
             model.borrow_mut().armed.retain(|&armed| armed != expected);
-            check(&wheel);
+            rig.check();
             if let Some(op) = within.next() {
-                apply(op, &wheel, &alarms, &model);
-                apply(&Op::Next, &wheel, &alarms, &model);
-                check(&wheel);
+                apply(op, &rig, &model);
+                apply(&Op::Next, &rig, &model);
+                rig.check();
             }
         });
         assert_eq!(due(&model.borrow()), None, "all that were due expired");
-        check(&wheel);
+        rig.check();
     }
-    apply(&Op::Next, &wheel, &alarms, &model);
-    wheel.advance(u64::MAX, drop);
-    assert_eq!((wheel.len(), wheel.next_deadline()), (0, None));
-    check(&wheel);
+    apply(&Op::Next, &rig, &model);
+    rig.expire(u64::MAX, drop);
+    assert_eq!((rig.len(), rig.next_deadline()), (0, None));
+    rig.check();
 }
 
 proptest! {
@@ -317,15 +321,14 @@ proptest! {
 
 #[test]
 fn expires_exactly_at_the_deadline() {
-    let alarms = Alarms::new(3);
-    let wheel = Wheel::new(10 * TICK + 5);
+    let rig = Rig::new(3, 10 * TICK + 5);
     for (number, after) in [7, 6, 6].into_iter().enumerate() {
-        alarms.insert(&wheel, number, 10 * TICK + after);
+        rig.insert(number, 10 * TICK + after);
     }
-    assert_eq!(alarms.advance(&wheel, 10 * TICK + 5), []);
-    assert_eq!(alarms.advance(&wheel, 10 * TICK + 6), [1, 2]);
-    assert_eq!(wheel.next_deadline(), Some(10 * TICK + 7));
-    assert_eq!(alarms.advance(&wheel, 10 * TICK + 7), [0]);
+    assert_eq!(rig.advance(10 * TICK + 5), []);
+    assert_eq!(rig.advance(10 * TICK + 6), [1, 2]);
+    assert_eq!(rig.next_deadline(), Some(10 * TICK + 7));
+    assert_eq!(rig.advance(10 * TICK + 7), [0]);
 }
 
 #[test]
@@ -334,141 +337,143 @@ fn keeps_every_deadline_there_is() {
         .flat_map(|bit| [(1u64 << bit) - 1, 1 << bit])
         .chain([u64::MAX])
         .collect();
-    let alarms = Alarms::new(deadlines.len());
-    let wheel = Wheel::new(0);
+    let rig = Rig::new(deadlines.len(), 0);
     for (number, &deadline) in deadlines.iter().enumerate().rev() {
-        alarms.insert(&wheel, number, deadline);
-        check(&wheel);
+        rig.insert(number, deadline);
+        rig.check();
     }
     let expected = |now: u64| deadlines.iter().filter(|&&deadline| deadline <= now).count();
     let mut expired = 0;
     for now in (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit]) {
-        expired += alarms.advance(&wheel, now).len();
+        expired += rig.advance(now).len();
         assert_eq!(expired, expected(now));
         assert_eq!(
-            wheel.next_deadline(),
+            rig.next_deadline(),
             deadlines.iter().copied().find(|&deadline| deadline > now)
         );
-        check(&wheel);
+        rig.check();
     }
-    assert_eq!(alarms.advance(&wheel, u64::MAX), [deadlines.len() - 1]);
+    assert_eq!(rig.advance(u64::MAX), [deadlines.len() - 1]);
 }
 
 #[test]
 fn time_does_not_go_back() {
-    let alarms = Alarms::new(2);
-    let wheel = Wheel::new(SECOND);
-    assert_eq!(alarms.advance(&wheel, 5 * SECOND), []);
-    alarms.insert(&wheel, 0, 4 * SECOND);
-    alarms.insert(&wheel, 1, 6 * SECOND);
-    assert_eq!(wheel.next_deadline(), Some(4 * SECOND));
-    assert_eq!(alarms.advance(&wheel, 2 * SECOND), [0], "5 s counts");
-    assert_eq!(alarms.advance(&wheel, 6 * SECOND), [1]);
+    let rig = Rig::new(2, SECOND);
+    assert_eq!(rig.advance(5 * SECOND), []);
+    rig.insert(0, 4 * SECOND);
+    rig.insert(1, 6 * SECOND);
+    assert_eq!(rig.next_deadline(), Some(4 * SECOND));
+    assert_eq!(rig.advance(2 * SECOND), [0], "5 s counts");
+    assert_eq!(rig.advance(6 * SECOND), [1]);
 }
 
 #[test]
 fn jumps_far_in_few_steps() {
     // 150 years at once, and then all the years there are. With a step for each tick this would not end.
-    let alarms = Alarms::new(4);
+    let rig = Rig::new(4, 3);
     let year = 365 * 24 * 3600 * SECOND;
-    let wheel = Wheel::new(3);
     for (number, deadline) in [500 * year, SECOND, year, 100 * year].into_iter().enumerate() {
-        alarms.insert(&wheel, number, deadline);
+        rig.insert(number, deadline);
     }
-    assert_eq!(alarms.advance(&wheel, 150 * year), [1, 2, 3]);
-    assert_eq!(wheel.next_deadline(), Some(500 * year));
-    assert_eq!(alarms.advance(&wheel, u64::MAX), [0]);
-    alarms.insert(&wheel, 0, 0);
-    assert_eq!(alarms.advance(&wheel, 0), [0]);
+    assert_eq!(rig.advance(150 * year), [1, 2, 3]);
+    assert_eq!(rig.next_deadline(), Some(500 * year));
+    assert_eq!(rig.advance(u64::MAX), [0]);
+    rig.insert(0, 0);
+    assert_eq!(rig.advance(0), [0]);
 }
 
 #[test]
 fn an_advance_ends_though_each_expiry_arms_again() {
-    let alarms = Alarms::new(2);
-    let wheel = Wheel::new(0);
-    alarms.insert(&wheel, 0, SECOND);
-    alarms.insert(&wheel, 1, SECOND + 1);
+    let rig = Rig::new(2, 0);
+    rig.insert(0, SECOND);
+    rig.insert(1, SECOND + 1);
     for (round, again) in [0, SECOND, 2 * SECOND, 2 * SECOND, 1].into_iter().enumerate() {
         let mut expired = 0;
-        wheel.advance(2 * SECOND, |alarm| {
+        rig.expire(2 * SECOND, |number| {
             expired += 1;
-            alarms.insert(&wheel, alarms.number(alarm), again);
-            assert_eq!(wheel.len(), 2);
+            rig.insert(number, again);
+            assert_eq!(rig.len(), 2);
         });
         assert_eq!(expired, 2, "round {round}");
-        assert_eq!(wheel.next_deadline(), Some(again));
+        assert_eq!(rig.next_deadline(), Some(again));
     }
 }
 
 #[test]
 fn an_expiry_may_remove_the_next_ones() {
-    let alarms = Alarms::new(6);
-    let wheel = Wheel::new(0);
+    let rig = Rig::new(6, 0);
     // The same tick twice, another tick, another level, and one that is not due.
     let deadlines = [10, 10, 20, 5 * TICK, 100 * TICK, 200 * TICK];
     for (number, deadline) in deadlines.into_iter().enumerate() {
-        alarms.insert(&wheel, number, deadline);
+        rig.insert(number, deadline);
     }
     let mut expired = Vec::new();
-    wheel.advance(150 * TICK, |alarm| {
-        expired.push(alarms.number(alarm));
+    rig.expire(150 * TICK, |number| {
+        expired.push(number);
         if expired.len() == 1 {
             for number in [4, 1, 5, 2] {
-                alarms.remove(&wheel, number);
+                rig.remove(number);
             }
-            assert_eq!(wheel.next_deadline(), Some(5 * TICK));
+            assert_eq!(rig.next_deadline(), Some(5 * TICK));
         }
     });
     assert_eq!(expired, [0, 3]);
-    assert_eq!(wheel.len(), 0);
-    check(&wheel);
+    assert_eq!(rig.len(), 0);
+    rig.check();
 }
 
 #[test]
-fn an_expiry_may_free_its_alarm() {
-    let wheel = Wheel::new(0);
-    for _ in 0..3 {
-        let alarm = NonNull::from(Box::leak(Box::new(Alarm::new())));
-        // SAFETY: it is new, and freed only when it has expired.
-        unsafe { wheel.insert(alarm, 1) };
+fn the_room_of_alarms_is_used_again_and_given_back() {
+    let rig = Rig::new(4 * KEPT, 0);
+    let room = || rig.wheel.borrow().alarms.capacity();
+    for number in 0..4 * KEPT {
+        rig.insert(number, SECOND + number as u64);
     }
-    // SAFETY: the alarm came from a box, and has left the wheel.
-    wheel.advance(1, |alarm| drop(unsafe { Box::from_raw(alarm.as_ptr()) }));
-    assert_eq!(wheel.len(), 0);
+    let most = room();
+    for number in 0..2 * KEPT {
+        rig.remove(number);
+    }
+    for number in 0..2 * KEPT {
+        rig.insert(number, SECOND);
+    }
+    assert_eq!(room(), most);
+    assert_eq!(rig.advance(2 * SECOND).len(), 4 * KEPT);
+    assert_eq!(room(), most, "as many may come again");
+    rig.insert(0, SECOND);
+    assert_eq!(rig.advance(2 * SECOND), [0]);
+    assert!(room() < most, "{} of {most}", room());
 }
 
 #[test]
 fn an_advance_within_an_expiry_takes_the_rest() {
-    let alarms = Alarms::new(4);
-    let wheel = Wheel::new(0);
+    let rig = Rig::new(4, 0);
     for number in 0..4 {
-        alarms.insert(&wheel, number, 10 + number as u64);
+        rig.insert(number, 10 + number as u64);
     }
-    let (outer, inner) = (Cell::new(0), RefCell::new(Vec::new()));
-    wheel.advance(12, |alarm| {
+    let (outer, inner) = (std::cell::Cell::new(0), RefCell::new(Vec::new()));
+    rig.expire(12, |number| {
         outer.set(outer.get() + 1);
-        alarms.insert(&wheel, alarms.number(alarm), 11);
-        assert_eq!(wheel.next_deadline(), Some(11));
-        inner.borrow_mut().extend(alarms.advance(&wheel, 13));
+        rig.insert(number, 11);
+        assert_eq!(rig.next_deadline(), Some(11));
+        inner.borrow_mut().extend(rig.advance(13));
     });
     assert_eq!((outer.get(), inner.into_inner()), (1, vec![1, 0, 2, 3]));
-    check(&wheel);
+    rig.check();
 }
 
 #[test]
-fn a_panic_leaves_the_rest_for_the_next_advance() {
-    let alarms = Alarms::new(3);
-    let wheel = Wheel::new(0);
+fn what_was_not_taken_is_left_for_the_next_advance() {
+    let rig = Rig::new(3, 0);
     for number in 0..3 {
-        alarms.insert(&wheel, number, 10 + number as u64);
+        rig.insert(number, 10 + number as u64);
     }
     let panicking =
-        std::panic::AssertUnwindSafe(|| wheel.advance(20, |_| std::panic::resume_unwind(Box::new(()))));
+        std::panic::AssertUnwindSafe(|| rig.expire(20, |_| std::panic::resume_unwind(Box::new(()))));
     assert!(std::panic::catch_unwind(panicking).is_err());
-    assert_eq!((wheel.len(), wheel.next_deadline()), (2, Some(11)));
-    alarms.insert(&wheel, 0, 11);
-    check(&wheel);
-    assert_eq!(alarms.advance(&wheel, 20), [1, 0, 2]);
+    assert_eq!((rig.len(), rig.next_deadline()), (2, Some(11)));
+    rig.insert(0, 11);
+    rig.check();
+    assert_eq!(rig.advance(20), [1, 0, 2]);
 }
 
 /// The steps along lists that something takes.
@@ -492,13 +497,12 @@ fn scattered(number: u64) -> u64 {
 
 #[test]
 fn a_nearer_deadline_in_turn_costs_no_scan() {
-    let alarms = Alarms::new(MANY + 3);
-    let wheel = Wheel::new(0);
+    let rig = Rig::new(MANY + 3, 0);
     let first = (0..MANY).map(|number| scattered(number as u64)).min();
     for number in 0..MANY {
-        alarms.insert(&wheel, number, scattered(number as u64));
+        rig.insert(number, scattered(number as u64));
     }
-    assert_eq!(wheel.next_deadline(), first);
+    assert_eq!(rig.next_deadline(), first);
     // In a slot of its own, in the same slot, and three in the same slot that are removed in any order.
     let nears: [[(usize, u64); 3]; 2] = [
         [(2, MIDDLE - 9), (1, MIDDLE - 7), (0, SECOND)],
@@ -507,14 +511,14 @@ fn a_nearer_deadline_in_turn_costs_no_scan() {
     let taken = steps(|| {
         for near in nears.iter().cycle().take(MANY) {
             for &(number, deadline) in near {
-                alarms.insert(&wheel, MANY + number, deadline);
-                wheel.next_deadline();
+                rig.insert(MANY + number, deadline);
+                rig.next_deadline();
             }
             for number in 0..3 {
-                alarms.remove(&wheel, MANY + number);
-                wheel.next_deadline();
+                rig.remove(MANY + number);
+                rig.next_deadline();
             }
-            assert_eq!(wheel.next_deadline(), first);
+            assert_eq!(rig.next_deadline(), first);
         }
     });
     // The 100,000 are sorted no more than once.
@@ -524,16 +528,15 @@ fn a_nearer_deadline_in_turn_costs_no_scan() {
 #[test]
 fn equal_timeouts_in_turn_cost_no_scan() {
     // Each connection in turn arms its timeout anew: it is always the earliest that is removed.
-    let alarms = Alarms::new(MANY);
-    let wheel = Wheel::new(0);
+    let rig = Rig::new(MANY, 0);
     for number in 0..MANY {
-        alarms.insert(&wheel, number, MIDDLE + number as u64);
+        rig.insert(number, MIDDLE + number as u64);
     }
     let taken = steps(|| {
         for round in 0..2 * MANY {
-            assert_eq!(wheel.next_deadline(), Some(MIDDLE + round as u64));
-            alarms.remove(&wheel, round % MANY);
-            alarms.insert(&wheel, round % MANY, MIDDLE + (MANY + round) as u64);
+            assert_eq!(rig.next_deadline(), Some(MIDDLE + round as u64));
+            rig.remove(round % MANY);
+            rig.insert(round % MANY, MIDDLE + (MANY + round) as u64);
         }
     });
     assert_eq!(taken, 0);
@@ -542,20 +545,19 @@ fn equal_timeouts_in_turn_cost_no_scan() {
 #[test]
 fn removing_the_earliest_of_scattered_ones_is_cheap() {
     // The wheel as a queue: the earliest is removed, and comes back somewhere among the others.
-    let alarms = Alarms::new(MANY);
-    let wheel = Wheel::new(0);
+    let rig = Rig::new(MANY, 0);
     let mut model = std::collections::BTreeMap::new();
     for number in 0..MANY {
-        alarms.insert(&wheel, number, scattered(number as u64));
+        rig.insert(number, scattered(number as u64));
         model.insert((scattered(number as u64), number), number);
     }
     let taken = steps(|| {
         for round in 0..MANY {
             let ((deadline, _), number) = model.pop_first().expect("never empty");
-            assert_eq!(wheel.next_deadline(), Some(deadline));
-            alarms.remove(&wheel, number);
+            assert_eq!(rig.next_deadline(), Some(deadline));
+            rig.remove(number);
             let again = scattered((MANY + round) as u64);
-            alarms.insert(&wheel, number, again);
+            rig.insert(number, again);
             model.insert((again, MANY + round), number);
         }
     });
@@ -569,23 +571,18 @@ fn removing_the_earliest_of_scattered_ones_is_cheap() {
 
 #[test]
 fn many_alarms_of_one_tick_are_not_quadratic() {
-    let alarms = Alarms::new(MANY);
-    let wheel = Wheel::new(0);
+    let rig = Rig::new(MANY, 0);
+    let deadline = |number: usize| TICK + (number as u64).wrapping_mul(0x9e37_79b9) % TICK;
     for number in 0..MANY {
-        alarms.insert(
-            &wheel,
-            number,
-            TICK + (number as u64).wrapping_mul(0x9e37_79b9) % TICK,
-        );
+        rig.insert(number, deadline(number));
     }
     let mut previous = 0;
     let mut expired = 0;
     let taken = steps(|| {
         // In several advances within the tick.
         for now in (TICK..=2 * TICK).step_by(64) {
-            wheel.advance(now, |alarm| {
-                // SAFETY: the alarm is valid until the test ends.
-                let deadline = unsafe { alarm.as_ref() }.deadline.get();
+            rig.expire(now, |number| {
+                let deadline = deadline(number);
                 assert!(previous <= deadline && deadline <= now);
                 previous = deadline;
                 expired += 1;

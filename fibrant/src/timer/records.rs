@@ -1,0 +1,180 @@
+//! Where timers are kept: records, which are used again and again and never freed.
+//!
+//! A handle may be asked long after its timer is over, from any thread, so what it points to must stay. Counting the handles
+//! would take an allocation and several locked instructions for each timer; instead each record has a *generation*, a number
+//! that rises when a timer is over. A handle knows the generation that it was made for and finds out that the record is
+//! another's by now. A process keeps as many records as it ever had timers at once.
+//!
+//! Each worker has a set of them with a list of those that are free, which it alone uses; the set of a worker that ends goes to
+//! the next one that begins. [`handle`](super::handle) is the only caller; the I/O driver holds the set for it.
+
+use crate::scheduler::{Desk, Lock, Timed, Worker};
+use std::cell::Cell;
+use std::panic::Location;
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How many timers a record had before.
+pub(super) type Generation = u64;
+
+/// What the handle, the wheel and a running call share.
+#[repr(C)]
+pub(super) struct Record {
+    /// What the wheel knows it by. First, so that its address is this one's. The worker's.
+    pub(super) timed: Timed,
+    /// The set that it is in. The worker's.
+    home: Cell<&'static Records>,
+    /// The next one in the list of free ones there. The worker's.
+    next_free: Cell<Option<&'static Record>>,
+    pub(super) state: Lock<State>,
+}
+
+/// What is to become of a timer.
+pub(super) struct State {
+    pub(super) generation: Generation,
+    /// The moment from which it is counted, and for how long.
+    pub(super) start: u64,
+    pub(super) length: u64,
+    pub(super) callback: Callback,
+    /// The worker that it belongs to; none before the record's first use.
+    pub(super) desk: Option<&'static Desk>,
+    pub(super) armed_at: &'static Location<'static>,
+    pub(super) repeats: bool,
+    /// It will not fire, and its worker will retire it.
+    pub(super) is_cancelled: bool,
+}
+
+/// What a timer runs.
+pub(super) enum Callback {
+    Once(Box<dyn FnOnce() + Send>),
+    /// Returns whether it is to be called again.
+    Repeating(Box<dyn FnMut() -> bool + Send>),
+    /// It is being called, or there is none.
+    Gone,
+}
+
+impl State {
+    /// When it is to fire.
+    pub(super) fn due(&self) -> u64 {
+        self.start.saturating_add(self.length)
+    }
+
+    /// The timer is over: the record is ready for another.
+    pub(super) fn retire(&mut self) -> Callback {
+        self.generation += 1;
+        self.is_cancelled = false;
+        std::mem::replace(&mut self.callback, Callback::Gone)
+    }
+}
+
+// SAFETY: `timed`, `home` and `next_free` are touched by the worker whose record it is, or before it is anybody's; workers pass records
+// on under a lock. The rest is behind one, and may be sent: a callback is, and the others are plain values.
+unsafe impl Sync for Record {}
+
+impl Record {
+    fn new(home: &'static Records) -> Record {
+        Record {
+            timed: Timed::new(super::handle::expire),
+            home: Cell::new(home),
+            next_free: Cell::new(None),
+            state: Lock::new(State {
+                generation: 0,
+                start: 0,
+                length: 0,
+                callback: Callback::Gone,
+                desk: None,
+                armed_at: Location::caller(),
+                repeats: false,
+                is_cancelled: false,
+            }),
+        }
+    }
+
+    /// Its head, as an address from which the whole can be found again.
+    pub(super) fn timed(&'static self) -> NonNull<Timed> {
+        NonNull::from(self).cast()
+    }
+
+    /// Makes it one of this worker's, which has been told of it by the one whose it was.
+    pub(super) fn move_to(&self, worker: &Worker) {
+        self.home.set(Records::of(worker));
+    }
+
+    /// Gives it back when its timer is over. On its worker.
+    #[inline]
+    pub(super) fn give_back(&'static self) {
+        self.next_free.set(self.home.get().first.replace(Some(self)));
+    }
+}
+
+/// The records of a worker.
+pub(crate) struct Records {
+    /// The first one that is free.
+    first: Cell<Option<&'static Record>>,
+    /// How many to make when there is none left.
+    more: Cell<usize>,
+}
+
+// SAFETY: the worker whose set it is uses it, and before and after that nobody; workers pass sets on under a lock.
+unsafe impl Sync for Records {}
+
+/// A worker's hold on its set, for as long as it works.
+pub(crate) struct TakenRecords(&'static Records);
+
+/// The fewest and the most records that are made at once.
+const FEW: usize = 16;
+const MANY: usize = 1024;
+
+/// The sets of workers that have ended.
+static SPARE: Mutex<Vec<&'static Records>> = Mutex::new(Vec::new());
+
+fn spare() -> MutexGuard<'static, Vec<&'static Records>> {
+    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Records {
+    /// A set for a new worker.
+    pub(crate) fn take_set() -> TakenRecords {
+        let set = spare().pop();
+        TakenRecords(set.unwrap_or_else(|| {
+            Box::leak(Box::new(Records {
+                first: Cell::new(None),
+                more: Cell::new(FEW),
+            }))
+        }))
+    }
+
+    /// That of a worker.
+    #[inline]
+    pub(super) fn of(worker: &Worker) -> &'static Records {
+        let taken = worker.driver.timers().downcast_ref::<TakenRecords>();
+        taken.expect("a worker's driver keeps its timers").0
+    }
+
+    /// A record for a timer.
+    #[inline]
+    pub(super) fn take(&'static self) -> &'static Record {
+        let record = self.first.get().unwrap_or_else(|| self.make());
+        self.first.set(record.next_free.take());
+        record
+    }
+
+    /// Makes some records, puts them into the empty list and returns its first.
+    #[cold]
+    fn make(&'static self) -> &'static Record {
+        let count = self.more.get();
+        self.more.set(MANY.min(2 * count));
+        let records: Box<[Record]> = std::iter::repeat_with(|| Record::new(self)).take(count).collect();
+        let records: &'static [Record] = Box::leak(records);
+        for record in records.iter().rev() {
+            record.give_back();
+        }
+        &records[0]
+    }
+}
+
+impl Drop for TakenRecords {
+    fn drop(&mut self) {
+        spare().push(self.0);
+    }
+}
