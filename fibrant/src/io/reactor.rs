@@ -303,14 +303,16 @@ fn epoll_wait(epoll: RawFd, events: *mut libc::epoll_event, timeout: Option<u64>
 
 impl Driver for Reactor {
     fn poll(&self, worker: &Worker, until: Option<u64>) {
-        let until = match until {
-            Some(0) => Some(0), // it does not matter when the next deadline is, and finding out may take a while
-            _ => match (until, self.next_deadline()) {
+        let count = match until {
+            // Nobody has waited for a descriptor here, and the bell is for those who sleep: there is nothing to ask for.
+            Some(0) if self.registered.borrow().is_empty() => 0,
+            // It does not matter when the next deadline is, and finding out may take a while.
+            Some(0) => self.wait(Some(0)),
+            _ => self.wait(match (until, self.next_deadline()) {
                 (Some(until), Some(deadline)) => Some(until.min(deadline)),
                 (until, deadline) => until.or(deadline),
-            },
+            }),
         };
-        let count = self.wait(until);
         for index in 0..count {
             let event = self.events.borrow()[index];
             if event.u64 != BELL {
