@@ -193,7 +193,11 @@ impl<T> JoinHandle<T> {
         }
         match Worker::current() {
             Some(worker) if worker.fiber().is_some() => {
-                worker.run_next(child);
+                worker.run_ahead(child);
+                if child.completion.is_done() {
+                    worker.thread().counters.joins.increment();
+                    return true;
+                }
                 let end = worker.wait(
                     Waiting {
                         reason: WaitReason::Joining { fiber: self.id() },

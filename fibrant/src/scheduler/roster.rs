@@ -260,6 +260,7 @@ impl<T: Member> Roster<T> {
 }
 
 /// Stores a number that others look at, if it has changed: most often it has not, and they keep their copy.
+#[inline(always)]
 fn publish(place: &AtomicU64, number: u64) {
     if place.load(Relaxed) != number {
         place.store(number, Relaxed);

@@ -54,8 +54,6 @@ pub(crate) struct Scheduled {
     station: Station<Scheduled>,
     /// Whether it must run on the worker that it was given to.
     pub(super) is_bound: bool,
-    /// Whether it ran ahead of others, because its parent joined it.
-    pub(super) ran_ahead: Cell<bool>,
     /// Whether it has been handed to a less loaded worker: that happens once at most.
     pub(super) was_placed: Cell<bool>,
     /// The size of stack it wants.
@@ -142,7 +140,6 @@ impl Scheduled {
                 owner: AtomicPtr::new(ptr::null_mut()),
                 station: Station::nowhere(),
                 is_bound: making.is_bound,
-                ran_ahead: Cell::new(false),
                 was_placed: Cell::new(false),
                 context: Cell::new(ptr::null()),
                 stack_size: making.stack_size,

@@ -118,7 +118,7 @@ impl Worker {
 
     /// Leaves the running fiber, which is in a queue or will be put into one, until it is its turn.
     #[inline]
-    fn give_way(&self) {
+    pub(super) fn give_way(&self) {
         let fiber = NonNull::from(self.fiber().expect("what gives way is a fiber"));
         let innermost = self.thread().current();
         if self.root() == Some(fiber) {
@@ -239,11 +239,8 @@ impl Worker {
         // SAFETY: it was put among the started ones when it was picked.
         unsafe { self.desk.roster.remove(NonNull::from(fiber)) };
         self.thread().counters.fibers_ended.increment();
-        // The turn of a parent that ran this child ahead of others goes back to it.
-        self.set_urgent(fiber.ran_ahead.get());
         // SAFETY: a fiber ends once; the caller holds the scheduler's reference.
         let owner = unsafe { fiber.completion.complete() };
-        self.set_urgent(false);
         if owner == ResultOwner::Completer {
             // SAFETY: the result is in place and nobody else's.
             unsafe { fiber.drop_result() };

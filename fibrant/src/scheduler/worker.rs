@@ -12,8 +12,8 @@
 //! queue, behind those who are in it, ahead of those who come later.
 //!
 //! The one exception is a fiber that joins a child which has not started: the child runs next, in its parent's turn, and when it
-//! ends the turn goes back to the parent. So a tree of fibers runs depth-first, and few of them are alive at a time. After
-//! [`CHAIN_LIMIT`] such turns in a row somebody else has one.
+//! ends or gives way the turn goes back to the parent, which most often has nothing left to wait for. So a tree of fibers runs
+//! depth-first, and few of them are alive at a time. After [`CHAIN_LIMIT`] such turns in a row somebody else has one.
 
 use super::cancel::Cancelled;
 use super::crew::{Crew, Phase};
@@ -75,13 +75,13 @@ pub(crate) struct Worker {
     stamp: Cell<u64>,
     /// The turn of its last poll.
     last_poll: Cell<u64>,
-    /// How many children have run ahead of others since the last turn that was not one.
+    /// How many turns have passed between parents and children since the last one that did not.
     chain: Cell<u32>,
-    /// The child that is to run next, or the parent that it returns to.
+    /// The child that is to run next, ahead of others, because its parent has joined it.
     chained: Cell<Option<NonNull<Scheduled>>>,
-    returning: Cell<Option<NonNull<Scheduled>>>,
-    /// Whether who is woken now is the parent of a child that ran ahead.
-    urgent: Cell<bool>,
+    /// The parents that have let a child run ahead, and go on when it ends or gives way; linked like the queue, the last one
+    /// first.
+    parents: Cell<*mut Scheduled>,
     /// A fiber that is leaving for another worker.
     pub(super) moving: Cell<Option<(NonNull<Scheduled>, &'static Desk)>>,
     /// The time as of the last poll.
@@ -133,8 +133,7 @@ impl Worker {
             last_poll: Cell::new(0),
             chain: Cell::new(0),
             chained: Cell::new(None),
-            returning: Cell::new(None),
-            urgent: Cell::new(false),
+            parents: Cell::new(ptr::null_mut()),
             moving: Cell::new(None),
             now: Cell::new(clock::now()),
             last_look: Cell::new(0),
@@ -296,12 +295,12 @@ impl Worker {
         if let Some(child) = self.chained.take() {
             return Pick::Fresh(child);
         }
-        if let Some(parent) = self.returning.take() {
+        while let Some(parent) = self.take_parent() {
             if self.chain.get() < CHAIN_LIMIT {
                 self.chain.set(self.chain.get() + 1);
                 return Pick::Started(parent);
             }
-            // SAFETY: it was woken and is in no queue.
+            // SAFETY: it can go on, and is in no queue.
             unsafe { self.enqueue(parent) };
         }
         self.chain.set(0);
@@ -423,19 +422,31 @@ impl Worker {
         unsafe { self.launch([fiber], true) };
     }
 
-    /// Makes a child that the running fiber is about to wait for run next, if it has not started and is with this worker.
+    /// Lets a child that the running fiber is about to wait for run right now, ahead of all others, if it has not started and is
+    /// with this worker. The running fiber goes on when the child ends or gives way: often there is nothing left to wait for.
     #[inline]
-    pub(super) fn run_next(&self, child: &Scheduled) {
+    pub(super) fn run_ahead(&self, child: &Scheduled) {
         let is_here = || child.owner().is_some_and(|owner| ptr::eq(owner, self.desk));
         if self.chain.get() < CHAIN_LIMIT
-            && self.chained.get().is_none()
             && is_here()
             && self.desk.roster.start(NonNull::from(child), is_here)
         {
             self.chain.set(self.chain.get() + 1);
-            child.ran_ahead.set(true);
             self.chained.set(Some(NonNull::from(child)));
+            let parent = self.fiber().expect("who joins here is a fiber");
+            parent.next.store(self.parents.get(), Relaxed);
+            self.parents.set(ptr::from_ref(parent).cast_mut());
+            self.give_way();
         }
+    }
+
+    /// Takes the parent that let a child run ahead last.
+    #[inline]
+    fn take_parent(&self) -> Option<NonNull<Scheduled>> {
+        let parent = NonNull::new(self.parents.get())?;
+        // SAFETY: it has not ended, as it goes on.
+        self.parents.set(unsafe { parent.as_ref() }.next.load(Relaxed));
+        Some(parent)
     }
 
     /// Notes that a fiber came when everybody had been cancelled.
@@ -471,26 +482,6 @@ impl Worker {
                 scheduled.refuse(Box::new(Cancelled::new()));
                 scheduled.completion.complete();
             }
-        }
-    }
-
-    /// Notes whether who is woken next is the parent of a child that ran ahead.
-    #[inline]
-    pub(super) fn set_urgent(&self, yes: bool) {
-        self.urgent.set(yes);
-    }
-
-    /// Queues a fiber of this worker whose wait has ended.
-    ///
-    /// # Safety
-    /// As for `enqueue`.
-    #[inline]
-    unsafe fn receive(&self, fiber: NonNull<Scheduled>) {
-        if self.urgent.take() {
-            self.returning.set(Some(fiber));
-        } else {
-            // SAFETY: the caller's promise.
-            unsafe { self.enqueue(fiber) };
         }
     }
 
@@ -642,7 +633,7 @@ pub(super) unsafe fn wake(task: NonNull<Task>) {
         .expect("a fiber that waits has a worker");
     match Worker::current() {
         // SAFETY: it is this worker's, waited, and was claimed once.
-        Some(worker) if ptr::eq(worker.desk, owner) => unsafe { worker.receive(fiber) },
+        Some(worker) if ptr::eq(worker.desk, owner) => unsafe { worker.enqueue(fiber) },
         // SAFETY: it was claimed by the caller.
         _ => unsafe { owner.deliver(fiber) },
     }
