@@ -866,12 +866,13 @@ fn a_terminal_can_be_waited_for() {
 // What cannot be waited for.
 
 #[test]
-fn a_regular_file_or_a_directory_is_refused_with_a_clear_text() {
+fn what_is_always_ready_is_refused_with_a_clear_text() {
     in_runtimes(|_| {
         let path = std::env::current_exe().unwrap();
         let file = File::open(&path).unwrap();
         let directory = File::open(path.parent().unwrap()).unwrap();
-        for fd in [file.as_raw_fd(), directory.as_raw_fd()] {
+        let null = File::options().read(true).write(true).open("/dev/null").unwrap();
+        for fd in [file.as_raw_fd(), directory.as_raw_fd(), null.as_raw_fd()] {
             for event in BOTH {
                 let from_thread = fibrant::spawn_blocking(move || io::wait(fd, event, None));
                 for error in [

@@ -214,7 +214,7 @@ fn wake_next(worker: &Worker, fd: RawFd, event: Event) {
 /// The wait of a plain thread.
 fn wait_as_thread(fd: RawFd, event: Event, deadline: u64) -> io::Result<Event> {
     // epoll says whether it can be waited for at all; poll calls every regular file ready.
-    reject_unpollable(fd)?;
+    reactor::check_pollable(fd)?;
     loop {
         let rest = if deadline == clock::NEVER {
             -1
@@ -229,19 +229,6 @@ fn wait_as_thread(fd: RawFd, event: Event, deadline: u64) -> io::Result<Event> {
         if clock::now() >= deadline {
             return Err(timed_out());
         }
-    }
-}
-
-fn reject_unpollable(fd: RawFd) -> io::Result<()> {
-    let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: writes to a local variable, if it succeeds.
-    if unsafe { libc::fstat(fd, status.as_mut_ptr()) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: it has succeeded.
-    match unsafe { status.assume_init() }.st_mode & libc::S_IFMT {
-        libc::S_IFREG | libc::S_IFDIR => Err(reactor::unpollable(fd)),
-        _ => Ok(()),
     }
 }
 

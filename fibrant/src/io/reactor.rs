@@ -30,8 +30,8 @@ const BATCH: usize = 256;
 // What has no deadline has a key that no deadline has.
 const _: () = assert!(Timed::UNARMED == timer::NONE);
 
-/// How many cache lines of a frame are fetched before its fiber goes on.
-const FRAME_LINES: usize = 8;
+/// The cache lines around a deadline in a frame where its fiber's registers (below) and callers (above) are, as a rule.
+const LINES_AROUND: std::ops::Range<isize> = -2..8;
 
 /// What the bell's event carries instead of a descriptor.
 const BELL: u64 = u64::MAX;
@@ -62,8 +62,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 impl Reactor {
     /// A reactor that listens to this desk's bell.
     pub(crate) fn new(desk: &'static Desk) -> io::Result<Reactor> {
-        // SAFETY: makes a descriptor, which is then owned here alone.
-        let epoll = unsafe { OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) };
+        let epoll = new_epoll()?;
         let mut event = libc::epoll_event {
             // Edges, so that the bell need not be read: each ring is one.
             events: (libc::EPOLLIN | libc::EPOLLET) as u32,
@@ -148,10 +147,11 @@ impl Reactor {
 
     /// Expires the deadlines that have come by then. Returns whether there were any.
     fn expire_until(&self, moment: u64, worker: &Worker) -> bool {
-        // Most are in the frames of fibers that have not run for a while, and what those will need first is above.
+        // Most are in the frames of fibers that have not run for a while: what they will need is fetched before they do.
         self.wheel.borrow_mut().advance(moment, |timed| {
-            for line in 0..FRAME_LINES {
-                context::prefetch(timed.as_ptr().cast::<[u8; 64]>().wrapping_add(line));
+            let lines = timed.as_ptr().cast::<[u8; 64]>();
+            for line in LINES_AROUND {
+                context::prefetch(lines.wrapping_offset(line));
             }
         });
         let mut found = false;
@@ -210,6 +210,16 @@ impl Reactor {
     }
 }
 
+fn new_epoll() -> io::Result<OwnedFd> {
+    // SAFETY: makes a descriptor, which is then owned here alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) })
+}
+
+/// An error, if a descriptor is not open or cannot be waited for: asks an epoll of its own.
+pub(super) fn check_pollable(fd: RawFd) -> io::Result<()> {
+    add(new_epoll()?.as_raw_fd(), fd, 0, Event::READ)
+}
+
 /// Registers a descriptor with an epoll; if it is registered, which we did not know, changes that.
 fn add(epoll: RawFd, fd: RawFd, generation: u32, interest: Event) -> io::Result<()> {
     match control(epoll, libc::EPOLL_CTL_ADD, fd, generation, interest) {
@@ -254,7 +264,7 @@ pub(super) fn unpollable(fd: RawFd) -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
         format!(
-            "descriptor {fd} cannot be waited for: it is a regular file or a directory, which is always ready"
+            "descriptor {fd} cannot be waited for: regular files, directories and devices like /dev/null are always ready"
         ),
     )
 }
