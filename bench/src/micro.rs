@@ -417,9 +417,9 @@ impl Alarm {
         self.deadline(index).saturating_duration_since(Instant::now())
     }
 
-    /// When to call [`Alarm::begin`]: a second before the first deadline: whoever has very many deadlines may need a while to sort them.
+    /// When to call [`Alarm::begin`]: right before the first deadline.
     pub fn eve(&self) -> Instant {
-        self.first - Duration::from_secs(1)
+        self.first - Duration::from_millis(50)
     }
 
     /// Starts to watch the processor. By now all tasks must sleep.

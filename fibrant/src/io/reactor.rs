@@ -318,7 +318,7 @@ impl Driver for Reactor {
             Some(0) if self.registered.borrow().is_empty() => 0,
             // It does not matter when the next deadline is, and finding out may take a while.
             Some(0) => self.wait(Some(0)),
-            _ => self.wait(match (until, self.next_deadline()) {
+            _ => self.wait(match (until, self.wheel.borrow_mut().next_visit()) {
                 (Some(until), Some(deadline)) => Some(until.min(deadline)),
                 (until, deadline) => until.or(deadline),
             }),

@@ -65,6 +65,8 @@ const DUE: usize = LEVELS * WIDTH;
 const LOOK: usize = 64;
 /// The most pieces a list is in while it is sorted. Piece n is made of 2^n runs, and there are fewer than 2^32 alarms.
 const PIECES: usize = 32;
+/// How many alarms are very many: to spread so many takes tens of microseconds.
+const CROWD: usize = 1 << 12;
 /// Room for so many alarms is kept in any case.
 const KEPT: usize = 1 << 12;
 
@@ -234,6 +236,17 @@ impl<T: Copy> Wheel<T> {
         first.into_iter().chain(due).min()
     }
 
+    /// When to advance next: at the next deadline; with very many alarms, already when time comes to the slot of the next one.
+    /// To spread the slot's alarms takes a while then, which is better spent before the first of them is due.
+    pub(crate) fn next_visit(&mut self) -> Option<u64> {
+        match self.first() {
+            Some(index) if index >= WIDTH && self.len > CROWD && self.slots[DUE].head == NONE => {
+                Some(self.start(index) << TICK_BITS)
+            }
+            _ => self.next_deadline(),
+        }
+    }
+
     /// How many alarms are armed.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -268,6 +281,14 @@ impl<T: Copy> Wheel<T> {
         level as usize * WIDTH + (tick >> (level * LEVEL_BITS)) as usize % WIDTH
     }
 
+    /// The first tick of a slot that the reached tick has not passed.
+    #[inline]
+    fn start(&self, index: usize) -> u64 {
+        let shift = (index / WIDTH) as u32 * LEVEL_BITS;
+        let above = self.reached >> (shift + LEVEL_BITS) << LEVEL_BITS;
+        (above | (index % WIDTH) as u64) << shift
+    }
+
     /// The first slot of the levels that is not empty. No alarm of another one is earlier than any of its alarms:
     /// slots that the reached tick has passed are empty, and a lower level comes before a higher one.
     fn first(&self) -> Option<usize> {
@@ -283,15 +304,12 @@ impl<T: Copy> Wheel<T> {
     fn collect(&mut self, now: u64, mut found: impl FnMut(T)) {
         let target = now >> TICK_BITS;
         while let Some(index) = self.first() {
-            let level = (index / WIDTH) as u32;
-            let shift = level * LEVEL_BITS;
-            let above = self.reached >> (shift + LEVEL_BITS) << LEVEL_BITS;
-            let start = (above | (index % WIDTH) as u64) << shift;
+            let start = self.start(index);
             if start > target {
                 break;
             }
             let bound = self.bound(index);
-            if level == 0 {
+            if index < WIDTH {
                 self.reached = start;
                 if bound <= now {
                     self.sort(index);

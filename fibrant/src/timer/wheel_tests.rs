@@ -476,6 +476,34 @@ fn what_was_not_taken_is_left_for_the_next_advance() {
     assert_eq!(rig.advance(20), [1, 0, 2]);
 }
 
+#[test]
+fn a_crowd_is_spread_before_its_first_deadline() {
+    for (crowd, is_spread) in [(CROWD / 2, false), (2 * CROWD, true)] {
+        let rig = Rig::new(crowd, 0);
+        for number in 0..crowd {
+            // Not the first, which is where a slot begins.
+            rig.insert(number, scattered(number as u64 + 1));
+        }
+        let first = rig.next_deadline().unwrap();
+        let mut visits = Vec::new();
+        loop {
+            let visit = rig.wheel.borrow_mut().next_visit().unwrap();
+            visits.push(visit);
+            if visit == first {
+                break;
+            }
+            assert!(visit < first);
+            assert_eq!(rig.advance(visit), []);
+            rig.check();
+        }
+        assert!(visits.is_sorted() && visits.len() <= LEVELS, "{visits:?}");
+        assert_eq!(visits.len() > 1, is_spread);
+        // What shares its tick is all that is left to do.
+        assert_eq!(rig.wheel.borrow().first().unwrap() < WIDTH, is_spread);
+        assert_eq!(rig.advance(first).len(), 1);
+    }
+}
+
 /// The steps along lists that something takes.
 fn steps(work: impl FnOnce()) -> usize {
     let before = STEPS.get();
