@@ -1,7 +1,7 @@
 //! The reactor: what a worker sleeps in. Its epoll instance, its wheel of deadlines, and the bell that others ring.
 //!
 //! The scheduler calls it as its [`Driver`]; the waits of this module register descriptors with it. It calls the descriptor
-//! table to find out whom an edge concerns, and the wheel of [`timer`](crate::timer).
+//! table to find out whom an edge concerns, and the wheel of [`timer`].
 //!
 //! # Registration
 //!
