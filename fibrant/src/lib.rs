@@ -15,6 +15,7 @@ mod context;
 mod env;
 mod primitives;
 mod scheduler;
+mod sys;
 
 /// The raw switch, for this workspace's benchmarks only.
 #[cfg(feature = "internals")]

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use syn::visit::Visit;
 
 /// The modules from the lowest to the highest. A module may use those before it, and itself.
-const LAYERS: [&str; 11] = [
+const LAYERS: [&str; 12] = [
     "primitives",
+    "sys",
     "clock",
     "env",
     "stats",

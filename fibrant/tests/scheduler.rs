@@ -1653,6 +1653,32 @@ fn a_fiber_that_has_moved_is_unparked_cancelled_and_joined_where_it_is() {
 // Counting.
 
 #[test]
+fn fibers_that_wait_for_no_descriptor_cost_no_system_calls() {
+    let watchdog = Watchdog::new();
+    let runtime = watchdog.runtime(1);
+    let polls = runtime.run_on(0, || {
+        let polls = || fibrant::runtime::Runtime::current().unwrap().dump().workers[0].polls;
+        let in_many_turns = || {
+            let before = polls();
+            let children: Vec<_> = (0..2)
+                .map(|_| fibrant::spawn_local(|| (0..1000).for_each(|_| fibrant::yield_now())))
+                .collect();
+            children.into_iter().for_each(|child| child.join().unwrap());
+            polls() - before
+        };
+        let none = in_many_turns();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"x").unwrap();
+        fibrant::io::wait(ours.as_raw_fd(), fibrant::io::Event::READ, None).unwrap();
+        [none, in_many_turns()]
+    });
+    runtime.stop().unwrap();
+    assert_eq!(polls[0], 0, "nobody had waited for a descriptor");
+    // Every 64 turns at the latest, however many fibers can run.
+    assert!(polls[1] >= 2000 / 64, "{} polls in 2,000 turns", polls[1]);
+}
+
+#[test]
 fn waits_are_counted_by_their_kind() {
     let watchdog = Watchdog::new();
     let runtime = watchdog.runtime(1);

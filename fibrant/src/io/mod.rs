@@ -27,30 +27,27 @@
 //! ```
 
 // Inside: `event` says what to wait for; `table` knows who waits for which descriptor; `callback` is a function that waits;
-// `reactor` is what a worker sleeps in. The module calls `scheduler` to make fibers wait and `timer` for the wheel.
+// `watch` is a fiber's wait; `reactor` is what a worker sleeps in. The module calls `scheduler` to make fibers wait and `timer` for the wheel.
 
 mod callback;
 mod event;
 mod reactor;
 mod table;
+mod watch;
 
 pub use event::Event;
 pub(crate) use reactor::Reactor;
+pub(crate) use watch::{Round, watch};
 
 use crate::clock;
-use crate::fiber::WaitReason;
-use crate::scheduler::{WaitEnd, Waiting, Worker};
+use crate::scheduler::Worker;
+use crate::sys;
 use callback::Callback;
-use std::cell::OnceCell;
 use std::io;
 use std::os::fd::RawFd;
 use std::panic::Location;
-use std::ptr::NonNull;
 use std::time::Duration;
-use table::{DIRECTIONS, Waiter};
-
-/// After how long a wait makes sure that its registration is still good: nanoseconds.
-const VERIFY_AFTER: u64 = 10_000_000;
+use table::DIRECTIONS;
 
 /// Waits until the descriptor is ready for one of the events, and returns for which. On a thread that runs no fibers it blocks
 /// the thread, in `poll`. A cancelled fiber unwinds.
@@ -107,108 +104,29 @@ fn check_open(fd: RawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// The wait of a fiber. Registered first, then asked: what happens in between makes an edge, which this worker sees in a later
-/// poll, when the fiber is in the list.
+/// The wait of a fiber.
 fn wait_as_fiber(worker: &Worker, fd: RawFd, event: Event, deadline: u64) -> io::Result<Event> {
-    let reactor = Reactor::of(worker);
-    let entry = table::entry(fd);
-    let generation = entry.lock().generation;
-    let mut verify_at = clock::NEVER;
-    let mut has_waited = false;
-    let place = Place {
-        entry,
-        waiter: OnceCell::new(),
-    };
-    let waiter = &place.waiter;
-    loop {
-        {
-            // Each time: while this fiber was awake, edges that found nobody may have ended the registration.
-            let mut state = entry.lock();
-            if state.generation != generation {
-                return Err(io::Error::from_raw_os_error(libc::EBADF)); // it was closed; the number may be another file's now
+    let interruption = watch(worker, fd, event, |watch| {
+        // Registered first, then asked: what cannot be registered is an error, however ready it is.
+        watch.register()?;
+        loop {
+            let ready = poll(fd, event, 0)?;
+            if !ready.is_empty() {
+                return Ok(Ok(ready));
             }
-            reactor.register(fd, &mut state, event)?;
-        }
-        let ready = poll(fd, event, 0)?;
-        if !ready.is_empty() {
-            if has_waited {
-                wake_next(worker, fd, event);
-            }
-            return Ok(ready);
-        }
-        if clock::now() >= deadline {
-            return Err(timed_out());
-        }
-        if !has_waited {
-            verify_at = clock::now() + VERIFY_AFTER;
-        }
-        let waiting = Waiting {
-            reason: WaitReason::Descriptor {
-                fd,
-                read: event.contains(Event::READ),
-                write: event.contains(Event::WRITE),
-            },
-            park: false,
-            interruptible: true,
-            deadline: deadline.min(verify_at),
-        };
-        let end = worker.wait(waiting, |task, number| {
-            let mut state = entry.lock();
-            let waiter = waiter.get_or_init(|| Waiter::new(task, number, worker.desk));
-            waiter.number.set(number);
-            // Whoever only looked after its registration has kept its place.
-            if !waiter.is_linked() {
-                // SAFETY: it stays in this frame, which does not end before `place` has unlinked it.
-                unsafe { state.link(NonNull::from(waiter), event, has_waited) };
-            }
-        });
-        has_waited = true;
-        match end {
-            WaitEnd::Woken => {}
-            WaitEnd::Closed => {
-                let error = waiter.get().map_or(libc::ECANCELED, |waiter| waiter.error.get());
-                return Err(io::Error::from_raw_os_error(error));
-            }
-            WaitEnd::Interrupted(interruption) => {
-                wake_next(worker, fd, event);
-                interruption.unwind();
-            }
-            WaitEnd::TimedOut if clock::now() >= deadline => {
-                wake_next(worker, fd, event);
+            if clock::now() >= deadline {
                 return Err(timed_out());
             }
-            WaitEnd::TimedOut => {
-                // It has lasted a while: perhaps the descriptor was closed and opened anew without our knowledge.
-                verify_at = clock::NEVER;
-                reactor.verify(fd, &mut entry.lock())?;
+            match watch.wait(deadline, true)? {
+                Round::Look => {}
+                Round::TimedOut => return Err(timed_out()),
+                Round::Ended(error) => return Err(io::Error::from_raw_os_error(error)),
+                Round::Interrupted(interruption) => return Ok(Err(interruption)),
             }
         }
-    }
-}
-
-/// A fiber's place among those who wait for a descriptor, which it leaves with its wait.
-struct Place {
-    entry: &'static table::Entry,
-    waiter: OnceCell<Waiter>,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some(waiter) = self.waiter.get() {
-            // SAFETY: it is this descriptor's.
-            unsafe { self.entry.lock().unlink(NonNull::from(waiter)) };
-        }
-    }
-}
-
-/// Whoever leaves a wait lets the next one look: one edge may stand for several events.
-fn wake_next(worker: &Worker, fd: RawFd, event: Event) {
-    let mut state = table::entry(fd).lock();
-    for (index, direction) in DIRECTIONS {
-        if event.contains(direction) {
-            state.wake_oldest(index, worker.desk);
-        }
-    }
+    })?;
+    // Outside, where nobody else waits for this fiber to leave.
+    interruption.or_else(|interruption| interruption.unwind())
 }
 
 /// The wait of a plain thread.
@@ -240,13 +158,10 @@ fn poll(fd: RawFd, event: Event, milliseconds: i32) -> io::Result<Event> {
         revents: 0,
     };
     // SAFETY: one element, a local variable.
-    if unsafe { libc::poll(&mut asked, 1, milliseconds) } < 0 {
-        let error = io::Error::last_os_error();
-        return match error.kind() {
-            io::ErrorKind::Interrupted => Ok(Event::default()),
-            _ => Err(error),
-        };
-    }
+    match sys::check(unsafe { sys::poll(&mut asked, 1, milliseconds) }) {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Event::default()),
+        result => result?,
+    };
     if asked.revents & libc::POLLNVAL != 0 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
@@ -405,12 +320,11 @@ pub fn close(fd: RawFd) -> io::Result<()> {
     });
     // SAFETY: the caller owns it; in the sense of Rust's I/O safety this function should not be safe to call with any
     // number, but like std's own raw functions it cannot make memory unsound: a wrong number closes somebody else's file.
-    let result = unsafe { libc::close(fd) };
-    let error = io::Error::last_os_error();
+    let result = sys::check(unsafe { sys::close(fd) });
     for callback in callbacks.into_iter().flatten() {
         callback.call();
     }
-    if result < 0 { Err(error) } else { Ok(()) }
+    result.map(drop)
 }
 
 /// Takes the functions for these events out of the table, and does something else to the descriptor's state with the same

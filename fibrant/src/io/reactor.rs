@@ -15,6 +15,7 @@ use super::table::{self, DIRECTIONS, Registration, State};
 use crate::clock;
 use crate::context;
 use crate::scheduler::{Desk, Driver, Timed, Worker};
+use crate::sys::{self, syscall};
 use crate::timer::{self, Records, TakenRecords, Wheel};
 use std::any::Any;
 use std::cell::RefCell;
@@ -50,15 +51,6 @@ pub(crate) struct Reactor {
     events: RefCell<Box<[libc::epoll_event; BATCH]>>,
 }
 
-/// Turns -1 into the error that it stands for.
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
-}
-
 impl Reactor {
     /// A reactor that listens to this desk's bell.
     pub(crate) fn new(desk: &'static Desk) -> io::Result<Reactor> {
@@ -69,7 +61,15 @@ impl Reactor {
             u64: BELL,
         };
         // SAFETY: both descriptors are open; the event is a local variable.
-        check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, desk.bell(), &mut event) })?;
+        sys::check(unsafe {
+            syscall!(
+                SYS_epoll_ctl,
+                epoll.as_raw_fd(),
+                libc::EPOLL_CTL_ADD,
+                desk.bell(),
+                &raw mut event
+            )
+        })?;
         Ok(Reactor {
             epoll,
             wheel: RefCell::new(Wheel::new(clock::now())),
@@ -139,7 +139,7 @@ impl Reactor {
         // SAFETY: the buffer has room for a batch, and nobody borrows it: this runs in a poll only, which does not nest.
         let events = unsafe { (**self.events.as_ptr()).as_mut_ptr() };
         match epoll_wait(self.epoll(), events, timeout) {
-            Ok(count) => count as usize,
+            Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
             Err(error) => panic!("epoll: {error}"),
         }
@@ -212,7 +212,9 @@ impl Reactor {
 
 fn new_epoll() -> io::Result<OwnedFd> {
     // SAFETY: makes a descriptor, which is then owned here alone.
-    Ok(unsafe { OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) })
+    Ok(unsafe {
+        OwnedFd::from_raw_fd(sys::check(syscall!(SYS_epoll_create1, libc::EPOLL_CLOEXEC))? as RawFd)
+    })
 }
 
 /// An error, if a descriptor is not open or cannot be waited for: asks an epoll of its own.
@@ -252,7 +254,7 @@ fn control(
         u64: u64::from(fd as u32) | u64::from(generation) << 32,
     };
     // SAFETY: the event is a local variable; a descriptor that is not open is an error.
-    match check(unsafe { libc::epoll_ctl(epoll, operation, fd, &mut event) }) {
+    match sys::check(unsafe { syscall!(SYS_epoll_ctl, epoll, operation, fd, &raw mut event) }) {
         Ok(_) => Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => Err(unpollable(fd)),
         Err(error) => Err(error),
@@ -272,18 +274,18 @@ pub(super) fn unpollable(fd: RawFd) -> io::Error {
 /// Ends a descriptor's registration with an epoll.
 pub(super) fn forget(epoll: RawFd, fd: RawFd) {
     // SAFETY: it may be gone already, which is an error that does not matter. The event is not looked at.
-    unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, ptr::null_mut()) };
+    unsafe { syscall!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_DEL, fd, 0) };
 }
 
 /// Waits for events, for so many nanoseconds, or until there is one.
-fn epoll_wait(epoll: RawFd, events: *mut libc::epoll_event, timeout: Option<u64>) -> io::Result<libc::c_int> {
+fn epoll_wait(epoll: RawFd, events: *mut libc::epoll_event, timeout: Option<u64>) -> io::Result<usize> {
     if timeout == Some(0) || NO_PWAIT2.load(Relaxed) {
         // Rounded up: a poll may be late, never early.
         let milliseconds = timeout.map_or(-1, |nanoseconds| {
             i32::try_from(nanoseconds.div_ceil(1_000_000)).unwrap_or(i32::MAX)
         });
         // SAFETY: the caller's buffer has room for a batch.
-        return check(unsafe { libc::epoll_wait(epoll, events, BATCH as i32, milliseconds) });
+        return sys::check(unsafe { syscall!(SYS_epoll_pwait, epoll, events, BATCH, milliseconds, 0, 0) });
     }
     let time = timeout.map(|nanoseconds| libc::timespec {
         tv_sec: i64::try_from(nanoseconds / 1_000_000_000).unwrap_or(i64::MAX),
@@ -291,18 +293,8 @@ fn epoll_wait(epoll: RawFd, events: *mut libc::epoll_event, timeout: Option<u64>
     });
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: as above; the time, if any, is a local variable. No signal mask is given.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_epoll_pwait2,
-            epoll,
-            events,
-            BATCH,
-            time,
-            ptr::null::<()>(),
-            0,
-        )
-    };
-    match check(result as libc::c_int) {
+    let result = unsafe { syscall!(SYS_epoll_pwait2, epoll, events, BATCH, time, 0, 0) };
+    match sys::check(result) {
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
             NO_PWAIT2.store(true, Relaxed);
             epoll_wait(epoll, events, timeout)
@@ -312,10 +304,13 @@ fn epoll_wait(epoll: RawFd, events: *mut libc::epoll_event, timeout: Option<u64>
 }
 
 impl Driver for Reactor {
-    fn poll(&self, worker: &Worker, until: Option<u64>) {
+    fn poll(&self, worker: &Worker, until: Option<u64>) -> bool {
+        // Nobody has waited for a descriptor here, and the bell is for those who sleep: there is nothing to ask for.
+        if until == Some(0) && self.registered.borrow().is_empty() {
+            self.expire_due(worker);
+            return false;
+        }
         let count = match until {
-            // Nobody has waited for a descriptor here, and the bell is for those who sleep: there is nothing to ask for.
-            Some(0) if self.registered.borrow().is_empty() => 0,
             // It does not matter when the next deadline is, and finding out may take a while.
             Some(0) => self.wait(Some(0)),
             _ => self.wait(match (until, self.wheel.borrow_mut().next_visit()) {
@@ -330,6 +325,7 @@ impl Driver for Reactor {
             }
         }
         self.expire_due(worker);
+        true
     }
 
     fn expire_due(&self, worker: &Worker) -> bool {

@@ -10,12 +10,11 @@
 use super::Event;
 use super::callback::Callback;
 use crate::fiber::{Outcome, Task, WaitNumber};
-use crate::scheduler::Desk;
+use crate::scheduler::{Desk, Guard, Lock};
 use std::cell::Cell;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How many entries the first segment has; each further one has twice as many.
 const FIRST_SEGMENT: usize = 64;
@@ -27,7 +26,7 @@ static TABLE: [AtomicPtr<Entry>; SEGMENTS] = [const { AtomicPtr::new(ptr::null_m
 
 /// What is known of one descriptor number.
 #[derive(Default)]
-pub(super) struct Entry(Mutex<State>);
+pub(super) struct Entry(Lock<State>);
 
 /// The state of a descriptor, under its entry's lock.
 #[derive(Default)]
@@ -108,9 +107,8 @@ pub(super) fn forget_worker(fd: RawFd, epoll: RawFd, desk: &'static Desk) {
 }
 
 impl Entry {
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics halfway through a change.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> Guard<'_, State> {
+        self.0.lock()
     }
 }
 

@@ -10,6 +10,7 @@ use super::inbox::{Inbox, Pushed};
 use super::roster::Roster;
 use super::scheduled::Scheduled;
 use super::worker::Worker;
+use crate::sys;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
@@ -194,7 +195,7 @@ impl Desk {
     fn ring(&self) {
         // SAFETY: writes eight bytes of a local variable to a descriptor that is open for good. It can only fail if the number
         // in it would overflow, which takes longer than anything lasts.
-        unsafe { libc::write(self.bell(), (&raw const ONE).cast(), 8) };
+        unsafe { sys::syscall!(SYS_write, self.bell(), &raw const ONE, 8) };
     }
 
     /// Notes that a piece of work has begun. Only the worker calls it.

@@ -15,8 +15,9 @@ use std::ptr::NonNull;
 
 /// What a worker sleeps in.
 pub(crate) trait Driver {
-    /// Turns what has happened into wakes; may sleep until then, but not beyond `until`, if one is given.
-    fn poll(&self, worker: &Worker, until: Option<u64>);
+    /// Turns what has happened into wakes; may sleep until then, but not beyond `until`, if one is given. Returns whether the
+    /// kernel had to be asked.
+    fn poll(&self, worker: &Worker, until: Option<u64>) -> bool;
 
     /// Expires the deadlines that have come, and leaves everything else for a poll. Returns whether there were any.
     fn expire_due(&self, worker: &Worker) -> bool;

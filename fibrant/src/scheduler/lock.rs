@@ -68,6 +68,12 @@ impl<T> Lock<T> {
     }
 }
 
+impl<T: Default> Default for Lock<T> {
+    fn default() -> Lock<T> {
+        Lock::new(T::default())
+    }
+}
+
 impl<T> Deref for Guard<'_, T> {
     type Target = T;
 

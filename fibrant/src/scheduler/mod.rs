@@ -46,6 +46,7 @@ pub use join::JoinHandle;
 
 pub(crate) use blocking::submit;
 pub(crate) use caller::Caller;
+pub(crate) use cancel::Interruption;
 pub(crate) use crew::{Crew, Phase};
 pub(crate) use desk::Desk;
 pub(crate) use driver::{Driver, Timed};

@@ -489,18 +489,15 @@ impl Worker {
     pub(super) fn poll(&self) {
         self.last_poll.set(self.turn.get());
         self.desk.run_errands(self);
-        self.count_poll();
-        self.driver.poll(self, Some(0));
-        self.after_poll();
+        self.after_poll(self.driver.poll(self, Some(0)));
     }
 
-    fn after_poll(&self) {
+    fn after_poll(&self, asked: bool) {
+        self.desk
+            .polls
+            .store(self.desk.polls.load(Relaxed) + u64::from(asked), Relaxed);
         self.now.set(clock::now());
         self.publish();
-    }
-
-    fn count_poll(&self) {
-        self.desk.polls.store(self.desk.polls.load(Relaxed) + 1, Relaxed);
     }
 
     /// Lets others see how things are: after each poll, and before a sleep.
@@ -604,9 +601,7 @@ impl Worker {
                     Some(until.unwrap_or(clock::NEVER).min(clock::now() + pause))
                 }
             };
-            self.count_poll();
-            self.driver.poll(self, until);
-            self.after_poll();
+            self.after_poll(self.driver.poll(self, until));
             super::deadlock::look(self);
             if has_surplus && self.desk.inbox().is_asleep() && self.ready.length() == 0 {
                 stack::trim_surplus();

@@ -1,0 +1,103 @@
+//! System calls, without the C library in between.
+//!
+//! The runtime itself must not go through names that it hooks: a worker that looks for events would park the fiber that it looks
+//! for. And a call of the C library's sets `errno`, which belongs to the fiber that runs. A leaf: `hook`, `io` and `scheduler` call
+//! it.
+//!
+//! Results are the kernel's: a negative number is an error's, with its sign changed.
+
+use std::io;
+use std::os::fd::RawFd;
+
+/// Calls the kernel.
+///
+/// # Safety
+/// The arguments are what that call asks for.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = arguments;
+    let result;
+    // SAFETY: this is how a system call is made; it changes rcx, r11 and the result's register only, and what the caller says.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// Calls the kernel.
+///
+/// # Safety
+/// The arguments are what that call asks for.
+#[cfg(target_arch = "aarch64")]
+#[inline]
+pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = arguments;
+    let result;
+    // SAFETY: this is how a system call is made; it changes the result's register only, and what the caller says.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") a as isize => result,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// The same, with as many arguments as the call has.
+macro_rules! syscall {
+    ($number:ident $(, $argument:expr)* $(,)?) => {{
+        let mut arguments = [0_usize; 6];
+        let given: &[usize] = &[$($argument as usize),*];
+        arguments[..given.len()].copy_from_slice(given);
+        $crate::sys::call(libc::$number, arguments)
+    }};
+}
+pub(crate) use syscall;
+
+/// A result as Rust has it.
+#[inline]
+pub(crate) fn check(result: isize) -> io::Result<usize> {
+    if result < 0 {
+        Err(io::Error::from_raw_os_error(-result as i32))
+    } else {
+        Ok(result as usize)
+    }
+}
+
+/// Which of these descriptors are ready; may sleep that many milliseconds, for ever if it is negative.
+///
+/// # Safety
+/// There are so many.
+pub(crate) unsafe fn poll(descriptors: *mut libc::pollfd, count: usize, milliseconds: i32) -> isize {
+    let seconds = i64::from(milliseconds) / 1000;
+    let mut time = libc::timespec {
+        tv_sec: seconds,
+        tv_nsec: (i64::from(milliseconds) % 1000) * 1_000_000,
+    };
+    let time = if milliseconds < 0 {
+        std::ptr::null_mut()
+    } else {
+        &raw mut time
+    };
+    // SAFETY: the caller's promise; the time is a local variable.
+    unsafe { syscall!(SYS_ppoll, descriptors, count, time, 0, 0) }
+}
+
+/// Closes a descriptor.
+///
+/// # Safety
+/// It is the caller's to close.
+pub(crate) unsafe fn close(fd: RawFd) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe { syscall!(SYS_close, fd as isize) }
+}
