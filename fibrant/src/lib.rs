@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod fiber;
+pub mod hook;
 pub mod io;
 pub mod runtime;
 pub mod stats;

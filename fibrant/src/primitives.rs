@@ -3,4 +3,9 @@
 
 pub(crate) use std::hint::spin_loop as spin;
 pub(crate) use std::sync::atomic;
-pub(crate) use std::thread::yield_now as yield_thread;
+
+/// Lets another thread run. Not std's function: that is hooked, and would let another fiber run, in the middle of our own code.
+pub(crate) fn yield_thread() {
+    // SAFETY: it has no arguments.
+    unsafe { crate::sys::syscall!(SYS_sched_yield) };
+}

@@ -101,3 +101,10 @@ pub(crate) unsafe fn close(fd: RawFd) -> isize {
     // SAFETY: the caller's promise.
     unsafe { syscall!(SYS_close, fd as isize) }
 }
+
+/// Tells the user about a problem, on standard error, from the runtime's own code, where nothing may wait for a fiber's turn.
+pub(crate) fn complain(problem: &str) {
+    let line = format!("fibrant: {problem}\n");
+    // SAFETY: the text is as long as it says. If nobody can be told, nobody is.
+    unsafe { syscall!(SYS_write, 2, line.as_ptr(), line.len()) };
+}

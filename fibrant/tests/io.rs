@@ -539,7 +539,7 @@ fn a_plain_thread_may_wait_too() {
         let fd = ours.as_raw_fd();
         assert_eq!(io::wait(fd, Event::WRITE, None).unwrap(), Event::WRITE);
         let writer = thread::spawn(move || {
-            thread::sleep(ms(10));
+            fibrant::hook::disabled(|| thread::sleep(ms(10)));
             theirs.write_all(b"x").unwrap();
             theirs
         });
@@ -552,7 +552,7 @@ fn a_plain_thread_may_wait_too() {
         assert_eq!(drain(&ours), 1);
         fill(&ours);
         let reader = thread::spawn(move || {
-            thread::sleep(ms(10));
+            fibrant::hook::disabled(|| thread::sleep(ms(10)));
             drain(&theirs);
             theirs
         });
@@ -1880,7 +1880,7 @@ fn stop_waits_for_pending_event_functions() {
                 barrier.wait();
                 eventually(|| runtime.dump().stopping);
                 assert!(io::del_event(fd, Event::READ));
-                thread::sleep(ms(5));
+                fibrant::hook::disabled(|| thread::sleep(ms(5)));
                 assert!(!stopper.is_finished());
                 pairs
                     .iter()

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use syn::visit::Visit;
 
 /// The modules from the lowest to the highest. A module may use those before it, and itself.
-const LAYERS: [&str; 12] = [
-    "primitives",
+const LAYERS: [&str; 13] = [
     "sys",
+    "primitives",
     "clock",
     "env",
     "stats",
@@ -18,6 +18,7 @@ const LAYERS: [&str; 12] = [
     "scheduler",
     "timer",
     "io",
+    "hook",
     "runtime",
     "internals",
 ];

@@ -504,7 +504,7 @@ fn stop_drains_fibers_their_children_timers_and_events() {
                     drop(fibrant::spawn_blocking({
                         let note = note.clone();
                         move || {
-                            thread::sleep(ms(5));
+                            fibrant::hook::disabled(|| thread::sleep(ms(5)));
                             note();
                         }
                     }));
@@ -527,7 +527,7 @@ fn stop_drains_fibers_their_children_timers_and_events() {
             }
             is_armed.recv().unwrap();
             let writing = thread::spawn(move || {
-                thread::sleep(ms(20));
+                fibrant::hook::disabled(|| thread::sleep(ms(20)));
                 writer.write_all(b"x").unwrap();
                 writer
             });
@@ -757,7 +757,7 @@ fn a_shutdown_ends_fibers_that_have_not_started() {
             drop(runtime.spawn(move || {
                 begun.send(()).unwrap();
                 let _ = may_go.recv();
-                thread::sleep(ms(5));
+                fibrant::hook::disabled(|| thread::sleep(ms(5)));
             }));
             has_begun.recv().unwrap();
         }
@@ -835,7 +835,7 @@ fn a_fiber_that_computes_for_ever_is_abandoned() {
         let computes = runtime.spawn_on(workers - 1, move || {
             begun.send(()).unwrap();
             while !flag.load(SeqCst) {
-                thread::yield_now();
+                fibrant::hook::disabled(thread::yield_now);
             }
         });
         has_begun.recv().unwrap();
@@ -871,7 +871,7 @@ fn a_fiber_that_yields_for_ever_is_abandoned_and_runs_no_more() {
         let start = Instant::now();
         let report = runtime.shutdown(ms(5));
         let (time, after) = (start.elapsed(), turns.load(SeqCst));
-        thread::sleep(ms(20));
+        fibrant::hook::disabled(|| thread::sleep(ms(20)));
         let later = turns.load(SeqCst);
         over.store(true, SeqCst);
         assert!(time < BOUND, "{time:?}");
@@ -1326,7 +1326,7 @@ fn a_dump_is_to_be_had_while_a_worker_computes() {
     let computes = runtime.spawn(move || {
         begun.send(()).unwrap();
         while !flag.load(SeqCst) {
-            thread::yield_now();
+            fibrant::hook::disabled(thread::yield_now);
         }
     });
     has_begun.recv().unwrap();
@@ -1401,7 +1401,7 @@ fn the_dump_is_printed_once_when_nothing_can_ever_run() {
         builder = builder.workers(2).deadlock_after(ms(300));
     }
     let runtime = builder.build().unwrap();
-    let wait = || thread::sleep(ms(1200));
+    let wait = || fibrant::hook::disabled(|| thread::sleep(ms(1200)));
     match case.as_str() {
         "stuck" | "by the builder" => {
             let parked = runtime.spawn(fiber::park);
@@ -1465,10 +1465,12 @@ fn the_dump_is_printed_once_when_nothing_can_ever_run() {
                     }
                     "computes" => {
                         while !flag.load(SeqCst) {
-                            thread::sleep(ms(1));
+                            fibrant::hook::disabled(|| thread::sleep(ms(1)));
                         }
                     }
-                    _ => drop(fibrant::spawn_blocking(|| thread::sleep(ms(1600)))), // longer than this test looks
+                    _ => drop(fibrant::spawn_blocking(|| {
+                        fibrant::hook::disabled(|| thread::sleep(ms(1600)))
+                    })), // longer than this test looks
                 }
                 fiber::park();
             });
@@ -1500,7 +1502,7 @@ fn a_fiber_that_waits_for_a_descriptor_is_no_deadlock() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     // A server that nobody talks to for a while.
     let reader = runtime.spawn(move || fibrant::io::wait(ours.as_raw_fd(), Event::READ, None).map(drop));
-    thread::sleep(ms(1000));
+    fibrant::hook::disabled(|| thread::sleep(ms(1000)));
     theirs.write_all(b"x").unwrap();
     reader.join().unwrap().unwrap();
 }

@@ -772,7 +772,7 @@ fn a_repeating_timer_that_was_held_up_does_not_make_up_for_it() {
         let timer = timer::every(ms(1), calls.counter());
         eventually(|| calls.count() >= 1);
         let before = calls.count();
-        thread::sleep(ms(50)); // the whole worker stands still
+        fibrant::hook::disabled(|| thread::sleep(ms(50))); // the whole worker stands still
         // Both turns lie within a tick or two, unless the machine is slow, which makes ticks come, not fewer calls.
         let start = Instant::now();
         fibrant::sleep(Duration::from_micros(1));
@@ -1135,7 +1135,7 @@ fn a_timeout_does_not_touch_what_returns_in_time_or_does_not_wait() {
         });
         assert_eq!(in_time, Ok(2));
         let late = fibrant::timeout(ms(1), || {
-            thread::sleep(ms(5)); // not a wait of fibrant's
+            fibrant::hook::disabled(|| thread::sleep(ms(5))); // not a wait of fibrant's
             3
         });
         assert_eq!(late, Ok(3));
@@ -1239,7 +1239,7 @@ fn stop_waits_for_one_shot_timers_and_ends_repeating_ones() {
             assert_eq!(fired.count(), workers);
             assert!(start.elapsed() >= ms(70));
             let ticked = ticks.count();
-            thread::sleep(ms(10));
+            fibrant::hook::disabled(|| thread::sleep(ms(10)));
             assert_eq!(ticks.count(), ticked);
             assert_eq!(cancelled.count(), 0);
         }
@@ -1389,9 +1389,9 @@ fn an_idle_runtime_uses_no_processor_time() {
             dump.workers.iter().all(|worker| worker.idle)
                 && dump.fibers.iter().all(|fiber| fiber.wait.is_some())
         });
-        thread::sleep(ms(50)); // the waits verify what they wait for, once
+        fibrant::hook::disabled(|| thread::sleep(ms(50))); // the waits verify what they wait for, once
         let before = processor_time();
-        thread::sleep(Duration::from_secs(1));
+        fibrant::hook::disabled(|| thread::sleep(Duration::from_secs(1)));
         let used = processor_time() - before;
         assert!(used < ms(20), "{used:?} within a second");
         // It was idle, not dead.

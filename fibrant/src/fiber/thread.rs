@@ -65,6 +65,13 @@ impl Thread {
         f(unsafe { &*thread })
     }
 
+    /// Calls `f` with this thread's state, unless it has none. The same holds for `f`.
+    #[inline(always)]
+    pub(crate) fn if_any<R>(f: impl FnOnce(&Thread) -> Option<R>) -> Option<R> {
+        // SAFETY: as in `with`.
+        unsafe { THREAD.get().as_ref() }.and_then(f)
+    }
+
     #[cold]
     fn make() -> *const Thread {
         // Refused if the thread's locals are being destroyed and ours has been: this state is then never freed, so it must

@@ -71,7 +71,7 @@ impl Event {
     }
 
     /// What to ask poll for.
-    pub(super) fn to_poll(self) -> i16 {
+    pub(crate) fn to_poll(self) -> i16 {
         let mut bits = 0;
         if self.contains(Event::READ) {
             bits |= libc::POLLIN | libc::POLLRDHUP | libc::POLLPRI;

@@ -37,13 +37,14 @@ mod watch;
 
 pub use event::Event;
 pub(crate) use reactor::Reactor;
-pub(crate) use watch::{Round, watch};
+pub(crate) use watch::{Round, Watch, watch};
 
 use crate::clock;
 use crate::scheduler::Worker;
 use crate::sys;
 use callback::Callback;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::panic::Location;
 use std::time::Duration;
@@ -106,7 +107,7 @@ fn check_open(fd: RawFd) -> io::Result<()> {
 
 /// The wait of a fiber.
 fn wait_as_fiber(worker: &Worker, fd: RawFd, event: Event, deadline: u64) -> io::Result<Event> {
-    let interruption = watch(worker, fd, event, |watch| {
+    let interruption = watch(worker, &[(fd, event)], |watch| {
         // Registered first, then asked: what cannot be registered is an error, however ready it is.
         watch.register()?;
         loop {
@@ -311,20 +312,34 @@ pub fn cancel_all(fd: RawFd) -> bool {
 /// });
 /// ```
 pub fn close(fd: RawFd) -> io::Result<()> {
-    let (callbacks, _) = take_callbacks(fd, Event::READ | Event::WRITE, |state| {
-        state.generation = state.generation.wrapping_add(1);
-        for registration in std::mem::take(&mut state.registrations) {
-            reactor::forget(registration.epoll, fd);
-        }
-        state.end_waits(Event::READ | Event::WRITE, libc::EBADF)
-    });
     // SAFETY: the caller owns it; in the sense of Rust's I/O safety this function should not be safe to call with any
     // number, but like std's own raw functions it cannot make memory unsound: a wrong number closes somebody else's file.
-    let result = sys::check(unsafe { sys::close(fd) });
-    for callback in callbacks.into_iter().flatten() {
-        callback.call();
+    sys::check(closing(fd..=fd, || unsafe { sys::close(fd) })).map(drop)
+}
+
+/// Lets `close` close these descriptors, or put others in their place: what is known of them is forgotten before, who waits for
+/// one gets `EBADF`, and functions that wait for one are called afterwards.
+pub(crate) fn closing<R>(descriptors: RangeInclusive<RawFd>, close: impl FnOnce() -> R) -> R {
+    let mut callbacks = Vec::new();
+    for fd in table::known(descriptors) {
+        let (taken, _) = take_callbacks(fd, Event::READ | Event::WRITE, |state| {
+            state.generation = state.generation.wrapping_add(1);
+            for registration in std::mem::take(&mut state.registrations) {
+                reactor::forget(registration.epoll, fd);
+            }
+            state.end_waits(Event::READ | Event::WRITE, libc::EBADF)
+        });
+        callbacks.extend(taken.into_iter().flatten());
     }
-    result.map(drop)
+    let result = close();
+    callbacks.into_iter().for_each(Callback::call);
+    result
+}
+
+/// Calls `f` while nobody else does for this descriptor. It must not wait.
+pub(crate) fn exclusively<R>(fd: RawFd, f: impl FnOnce() -> R) -> R {
+    let _state = table::entry(fd).lock();
+    f()
 }
 
 /// Takes the functions for these events out of the table, and does something else to the descriptor's state with the same

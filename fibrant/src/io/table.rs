@@ -12,6 +12,7 @@ use super::callback::Callback;
 use crate::fiber::{Outcome, Task, WaitNumber};
 use crate::scheduler::{Desk, Guard, Lock};
 use std::cell::Cell;
+use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
@@ -71,6 +72,18 @@ pub(super) fn existing(fd: RawFd) -> Option<&'static Entry> {
     let entries = TABLE[segment].load(Acquire);
     // SAFETY: as above.
     (!entries.is_null()).then(|| unsafe { &*entries.add(offset) })
+}
+
+/// Those of these descriptors that have an entry.
+pub(super) fn known(descriptors: RangeInclusive<RawFd>) -> impl Iterator<Item = RawFd> {
+    // Segments are made as they are needed, so there may be gaps; but none is made for a number that was never open.
+    let segments = TABLE
+        .iter()
+        .rposition(|entries| !entries.load(Acquire).is_null())
+        .map_or(0, |last| last + 1);
+    let end = FIRST_SEGMENT * ((1 << segments) - 1);
+    let (first, last) = descriptors.into_inner();
+    (first.max(0)..=last.min(end as RawFd - 1)).filter(|&fd| existing(fd).is_some())
 }
 
 /// The segment of a descriptor's entry, and its place there.

@@ -1,4 +1,4 @@
-//! A fiber's wait for one descriptor, in rounds.
+//! A fiber's wait for descriptors, in rounds.
 //!
 //! [`wait`](super::wait) and the hooks come here when a descriptor is not ready. They [`watch`] it: wait for a round, look again,
 //! and wait for another one if that was in vain. In between the fiber keeps its place among those who wait.
@@ -33,110 +33,158 @@ pub(crate) enum Round {
     Interrupted(Interruption),
 }
 
-/// A descriptor that a fiber waits for.
+/// Descriptors that a fiber waits for.
 pub(crate) struct Watch<'a> {
     worker: &'a Worker,
+    places: &'a [Place],
+    verify_at: Cell<u64>,
+    has_waited: Cell<bool>,
+    /// Whether an edge has ended the last round: it may have been meant for others, too.
+    has_edge: Cell<bool>,
+}
+
+/// A place among those who wait for a descriptor.
+struct Place {
     fd: RawFd,
     event: Event,
     entry: &'static table::Entry,
     /// The descriptor's, when the wait began: if it changes, the number is another file's.
     generation: u32,
     waiter: OnceCell<Waiter>,
-    verify_at: Cell<u64>,
-    has_waited: Cell<bool>,
-    /// Whether an edge has ended its last round: it may have been meant for others, too.
-    has_edge: Cell<bool>,
 }
 
-/// Calls `f` with a watch of this descriptor, which is open, for the fiber that runs.
-pub(crate) fn watch<R>(worker: &Worker, fd: RawFd, event: Event, f: impl FnOnce(&Watch<'_>) -> R) -> R {
-    let entry = table::entry(fd);
-    // In its place for good: it is lent only.
-    let watch = Watch {
-        worker,
-        fd,
-        event,
-        entry,
-        generation: entry.lock().generation,
-        waiter: OnceCell::new(),
-        verify_at: Cell::new(clock::NEVER),
-        has_waited: Cell::new(false),
-        has_edge: Cell::new(false),
+/// Calls `f` with a watch of these descriptors, which are open, for the fiber that runs.
+pub(crate) fn watch<R>(worker: &Worker, targets: &[(RawFd, Event)], f: impl FnOnce(&Watch<'_>) -> R) -> R {
+    let place = |&(fd, event): &(RawFd, Event)| {
+        let entry = table::entry(fd);
+        Place {
+            fd,
+            event,
+            entry,
+            generation: entry.lock().generation,
+            waiter: OnceCell::new(),
+        }
     };
-    f(&watch)
+    match targets {
+        // Most often: no allocation.
+        [one] => Watch::lend(worker, &[place(one)], f),
+        several => Watch::lend(worker, &several.iter().map(place).collect::<Box<[_]>>(), f),
+    }
 }
 
 impl Watch<'_> {
-    /// Makes sure that something which happens from now on makes an edge; and that the descriptor is still the same one.
+    fn lend<R>(worker: &Worker, places: &[Place], f: impl FnOnce(&Watch<'_>) -> R) -> R {
+        f(&Watch {
+            worker,
+            places,
+            verify_at: Cell::new(clock::NEVER),
+            has_waited: Cell::new(false),
+            has_edge: Cell::new(false),
+        })
+    }
+
+    /// Makes sure that something which happens from now on makes an edge; and that the descriptors are still the same ones.
     pub(super) fn register(&self) -> io::Result<()> {
-        let mut state = self.entry.lock();
-        if state.generation != self.generation {
-            return Err(io::Error::from_raw_os_error(libc::EBADF)); // it was closed; the number may be another file's now
+        for place in self.places {
+            let mut state = place.entry.lock();
+            if state.generation != place.generation {
+                return Err(io::Error::from_raw_os_error(libc::EBADF)); // closed; the number may be another file's now
+            }
+            Reactor::of(self.worker).register(place.fd, &mut state, place.event)?;
         }
-        Reactor::of(self.worker).register(self.fd, &mut state, self.event)
+        Ok(())
+    }
+
+    /// `EBADF`, if a descriptor has been closed since the wait began.
+    pub(crate) fn check(&self) -> Result<(), i32> {
+        let is_same = |place: &Place| place.entry.lock().generation == place.generation;
+        if self.places.iter().all(is_same) {
+            Ok(())
+        } else {
+            Err(libc::EBADF)
+        }
     }
 
     /// Waits for a round, at most until the deadline.
     pub(crate) fn wait(&self, deadline: u64, interruptible: bool) -> io::Result<Round> {
-        // Each time: while this fiber was awake, edges that found nobody may have ended the registration.
+        // Each time: while this fiber was awake, edges that found nobody may have ended a registration.
         self.register()?;
         let is_first = !self.has_waited.replace(true);
         if is_first {
             self.verify_at.set(clock::now() + VERIFY_AFTER);
         }
         let waiting = Waiting {
-            reason: WaitReason::Descriptor {
-                fd: self.fd,
-                read: self.event.contains(Event::READ),
-                write: self.event.contains(Event::WRITE),
-            },
+            reason: self.reason(),
             park: false,
             interruptible,
             deadline: deadline.min(self.verify_at.get()),
         };
         let end = self.worker.wait(waiting, |task, number| {
-            let mut state = self.entry.lock();
-            let waiter = self
-                .waiter
-                .get_or_init(|| Waiter::new(task, number, self.worker.desk));
-            waiter.number.set(number);
-            // Whoever only looked after its registration has kept its place.
-            if !waiter.is_linked() {
-                // SAFETY: it stays in this watch, which is lent only and unlinks it when it is dropped.
-                unsafe { state.link(NonNull::from(waiter), self.event, !is_first) };
+            for place in self.places {
+                let mut state = place.entry.lock();
+                let waiter = place
+                    .waiter
+                    .get_or_init(|| Waiter::new(task, number, self.worker.desk));
+                waiter.number.set(number);
+                // Whoever only looked after its registration has kept its place.
+                if !waiter.is_linked() {
+                    // SAFETY: it stays where it is: the watch has borrowed its place, and unlinks it when it is dropped.
+                    unsafe { state.link(NonNull::from(waiter), place.event, !is_first) };
+                }
             }
         });
         self.has_edge.set(end == WaitEnd::Woken);
         Ok(match end {
             WaitEnd::Woken => Round::Look,
-            WaitEnd::Closed => Round::Ended(
-                self.waiter
-                    .get()
-                    .map_or(libc::ECANCELED, |waiter| waiter.error.get()),
-            ),
+            WaitEnd::Closed => Round::Ended(self.error()),
             WaitEnd::Interrupted(interruption) => Round::Interrupted(interruption),
             WaitEnd::TimedOut if clock::now() >= deadline => Round::TimedOut,
             WaitEnd::TimedOut => {
-                // It has lasted a while: perhaps the descriptor was closed and opened anew without our knowledge.
+                // It has lasted a while: perhaps a descriptor was closed and opened anew without our knowledge.
                 self.verify_at.set(clock::NEVER);
-                Reactor::of(self.worker).verify(self.fd, &mut self.entry.lock())?;
+                for place in self.places {
+                    Reactor::of(self.worker).verify(place.fd, &mut place.entry.lock())?;
+                }
                 Round::Look
             }
         })
     }
+
+    /// What dumps show: the first descriptor.
+    fn reason(&self) -> WaitReason {
+        match self.places {
+            [first, ..] => WaitReason::Descriptor {
+                fd: first.fd,
+                read: first.event.contains(Event::READ),
+                write: first.event.contains(Event::WRITE),
+            },
+            [] => WaitReason::Sleeping,
+        }
+    }
+
+    /// The error that somebody has left.
+    fn error(&self) -> i32 {
+        let errors = self.places.iter().filter_map(|place| place.waiter.get());
+        let error = errors.map(|waiter| waiter.error.get()).find(|&error| error != 0);
+        error.unwrap_or(libc::ECANCELED)
+    }
 }
 
 impl Drop for Watch<'_> {
-    /// Leaves its place. Whom an edge has woken lets the next one look: one edge may stand for several events.
+    /// Leaves all places. Whom an edge has woken lets the next one look: one edge may stand for several events.
     fn drop(&mut self) {
-        let Some(waiter) = self.waiter.get() else { return };
-        let mut state = self.entry.lock();
-        // SAFETY: it is this descriptor's.
-        unsafe { state.unlink(NonNull::from(waiter)) };
-        if self.has_edge.get() && state.generation == self.generation {
-            for (index, direction) in DIRECTIONS {
-                if self.event.contains(direction) {
-                    state.wake_oldest(index, self.worker.desk);
+        for place in self.places {
+            let Some(waiter) = place.waiter.get() else {
+                continue;
+            };
+            let mut state = place.entry.lock();
+            // SAFETY: it is this descriptor's.
+            unsafe { state.unlink(NonNull::from(waiter)) };
+            if self.has_edge.get() && state.generation == place.generation {
+                for (index, direction) in DIRECTIONS {
+                    if place.event.contains(direction) {
+                        state.wake_oldest(index, self.worker.desk);
+                    }
                 }
             }
         }

@@ -89,8 +89,8 @@ impl Builder {
         self
     }
 
-    /// Whether blocking calls of the C library are hooked in this runtime's fibers. There are no hooks yet, so this has no
-    /// effect; `FIBRANT=hooks=off` sets it for programs that do not.
+    /// Whether blocking calls of the C library are [hooked](crate::hook) in this runtime's fibers. They are by default;
+    /// `FIBRANT=hooks=off` sets it for programs that do not say.
     ///
     /// ```
     /// let runtime = fibrant::runtime::Builder::new().workers(1).hooks(false).build().unwrap();
@@ -160,6 +160,7 @@ impl Builder {
             workers,
             self.name.unwrap_or_else(|| "fibrant".to_owned()),
             fiber::rounded_stack_size(stack_size)?,
+            self.hooks.or(settings.hooks).unwrap_or(true),
             self.deadlock_after.or(settings.deadlock_after),
         )?);
         let caller = if self.use_caller {

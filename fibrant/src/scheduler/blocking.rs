@@ -4,12 +4,16 @@
 //! that has had nothing to do for [`IDLE_TIMEOUT`] ends. Jobs that may wait for each other without end do not belong here: they
 //! could take all threads.
 
+use super::cancel::defer_cancel;
 use super::completion::ResultOwner;
 use super::crew::Crew;
-use super::scheduled::Scheduled;
+use super::join::JoinHandle;
+use super::scheduled::{Making, Scheduled};
+use super::worker::Worker;
 use crate::fiber::TaskRef;
 use std::collections::VecDeque;
 use std::io;
+use std::panic::{self, Location};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -76,6 +80,32 @@ pub(crate) unsafe fn submit(task: TaskRef, crew: Option<Arc<Crew>>) -> io::Resul
         }
     }
     Ok(())
+}
+
+/// Runs `f` on a real thread while the fiber that calls this, on that worker, waits for it. An error if there is no thread.
+///
+/// # Safety
+/// What `f` uses may be used on another thread, as long as the fiber waits.
+pub(crate) unsafe fn offload<T>(worker: &Worker, f: impl FnOnce() -> T) -> io::Result<T> {
+    // The wait must come to its end: `f` borrows.
+    let _guard = defer_cancel();
+    let making = Making {
+        id: worker.thread().next_id(),
+        name: None,
+        spawned_at: Location::caller(),
+        stack_size: 0,
+        is_bound: true,
+        scope: None,
+    };
+    // SAFETY: this waits for its end; the rest is the caller's promise.
+    let (job, task) = unsafe { Scheduled::make(making, f) };
+    // SAFETY: it is new, and the scheduler's reference goes to the pool.
+    unsafe { submit(TaskRef::from_raw(job.cast()), Some(Arc::clone(&worker.crew)))? };
+    // SAFETY: its only join handle, of the right type.
+    let handle = unsafe { JoinHandle::new(task) };
+    Ok(handle
+        .join()
+        .unwrap_or_else(|payload| panic::resume_unwind(payload)))
 }
 
 /// What a thread of the pool does.

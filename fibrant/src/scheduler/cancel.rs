@@ -88,6 +88,20 @@ impl Interruption {
     }
 }
 
+impl Worker {
+    /// Whether a hooked call of the fiber that runs here may end because the fiber was cancelled: that happens once.
+    pub(crate) fn hears_cancel(&self) -> bool {
+        self.fiber().is_some_and(|fiber| !fiber.has_heard.get())
+    }
+
+    /// Notes that a hooked call has ended because the fiber was cancelled.
+    pub(crate) fn note_heard(&self) {
+        if let Some(fiber) = self.fiber() {
+            fiber.has_heard.set(true);
+        }
+    }
+}
+
 impl Scheduled {
     /// Whether a wait of this fiber, which runs on that thread, may be interrupted now.
     #[inline]

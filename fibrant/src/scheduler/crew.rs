@@ -39,6 +39,8 @@ pub(crate) struct Crew {
     pub(crate) name: String,
     /// The stack size of fibers for which none is named.
     pub(crate) stack_size: usize,
+    /// Whether blocking calls are hooked in its fibers.
+    pub(super) hooks: bool,
     /// After how long without a runnable fiber the dump is printed, if at all.
     pub(crate) deadlock_after: Option<Duration>,
     phase: AtomicU8,
@@ -71,12 +73,14 @@ impl Crew {
         workers: usize,
         name: String,
         stack_size: usize,
+        hooks: bool,
         deadlock_after: Option<Duration>,
     ) -> io::Result<Crew> {
         Ok(Crew {
             desks: (0..workers).map(|_| Desk::take()).collect::<Result<_, _>>()?,
             name,
             stack_size,
+            hooks,
             deadlock_after,
             phase: AtomicU8::new(Phase::Open as u8),
             idle: AtomicUsize::new(0),

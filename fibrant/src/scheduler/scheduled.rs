@@ -14,7 +14,7 @@
 //! | `next`, `stamp` | whoever has claimed the fiber's wait, then its worker: it is in one queue at a time |
 //! | `station` | whoever holds the lock of the owner's roster |
 //! | `owner` | written under that lock or by the fiber's own thread, read by anyone |
-//! | `context`, `deadline`, `deferrals` | the thread that the fiber runs on |
+//! | `context`, `deadline`, `deferrals`, `is_unhooked`, `has_heard` | the thread that the fiber runs on |
 //! | `completion` | see [`completion`](super::completion) |
 //! | the stage | before the start and while it runs: its worker; afterwards whoever `completion` says |
 //!
@@ -61,7 +61,11 @@ pub(crate) struct Scheduled {
     /// The deadline of the innermost [`timeout`](crate::timeout) that it runs in: nanoseconds of the monotonic clock.
     pub(super) deadline: Cell<u64>,
     /// How many guards keep it from being cancelled.
-    pub(super) deferrals: Cell<u32>,
+    pub(super) deferrals: Cell<u16>,
+    /// Whether it does not want its blocking calls to be hooked.
+    pub(super) is_unhooked: Cell<bool>,
+    /// Whether a hooked call has been told that the fiber was cancelled: that happens once.
+    pub(super) has_heard: Cell<bool>,
     /// Whether it has ended, and who waits for that.
     pub(super) completion: Completion,
     /// The scope that it was spawned in, until it ends.
@@ -145,6 +149,8 @@ impl Scheduled {
                 stack_size: making.stack_size,
                 deadline: Cell::new(u64::MAX),
                 deferrals: Cell::new(0),
+                is_unhooked: Cell::new(false),
+                has_heard: Cell::new(false),
                 completion: Completion::new(),
                 scope: making.scope,
             },

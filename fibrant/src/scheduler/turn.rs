@@ -123,6 +123,8 @@ impl Worker {
         let innermost = self.thread().current();
         if self.root() == Some(fiber) {
             self.thread().set_current(None);
+            // What runs now is the worker's own code, whose calls are not the root's.
+            self.set_fiber(None);
             self.drive(|| true);
         } else {
             match self.pick() {
@@ -227,7 +229,7 @@ impl Worker {
         // SAFETY: the scheduler's reference, which ends here with the fiber.
         let task = unsafe { TaskRef::from_raw(fiber.cast()) };
         let problem = format!("fiber {} could not start: {error}", task.id());
-        eprintln!("fibrant: {problem}");
+        crate::sys::complain(&problem);
         // SAFETY: it has not started.
         unsafe { Scheduled::of(&task).refuse(Box::new(problem)) };
         self.finish(Scheduled::of(&task));

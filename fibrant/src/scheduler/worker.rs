@@ -155,6 +155,24 @@ impl Worker {
         Some(unsafe { scheduler.cast::<Worker>().as_ref() })
     }
 
+    /// The worker, if what runs on this thread is a fiber whose blocking calls are hooked.
+    #[inline(always)]
+    pub(crate) fn of_hooked_fiber() -> Option<&'static Worker> {
+        Thread::if_any(|thread| {
+            let fiber = thread.task()?.cast::<Scheduled>();
+            let worker = thread.scheduler()?.cast::<Worker>();
+            // SAFETY: the task that runs here is alive and the head of a Scheduled; the worker is as in `current`.
+            let (fiber, worker) = unsafe { (fiber.as_ref(), worker.as_ref()) };
+            (worker.crew.hooks && !fiber.is_unhooked.get()).then_some(worker)
+        })
+    }
+
+    /// Whether blocking calls of the fiber that runs here are hooked, unless they are hooked nowhere in this runtime; and changes
+    /// that.
+    pub(crate) fn set_hooked(&self, yes: bool) -> bool {
+        self.fiber().is_some_and(|fiber| !fiber.is_unhooked.replace(!yes))
+    }
+
     /// The same, for code that may have changed threads since it last asked: the compiler must not reuse an address of a
     /// thread-local.
     #[inline(never)]
@@ -210,7 +228,7 @@ impl Worker {
 
     /// The state of the thread that drives it.
     #[inline(always)]
-    pub(super) fn thread(&self) -> &Thread {
+    pub(crate) fn thread(&self) -> &Thread {
         debug_assert!(!self.thread.get().is_null(), "nobody drives this worker");
         // SAFETY: `man` has set it to the state of its thread, on whose stack (or on those of fibers that are run from there) this
         // code runs. That state ends when the thread's locals are destroyed, and `man` has returned by then, unless it runs

@@ -33,6 +33,8 @@ macro_rules! counters {
         #[derive(Default)]
         pub(crate) struct Counters {
             $($(#[doc = $doc])+ pub(crate) $name: Counter,)+
+            /// What is counted of each hook, by its number.
+            pub(crate) hooks: Hooks,
         }
 
         impl Counters {
@@ -87,6 +89,35 @@ counters! {
     scopes,
     /// Waits for a descriptor.
     descriptor_waits,
+}
+
+/// How many hooks there are at most.
+pub(crate) const HOOKS: usize = 128;
+
+/// The counters of all hooks.
+pub(crate) struct Hooks(Box<[HookCounters; HOOKS]>);
+
+/// What is counted of a hook: calls made by fibers, how often one would have blocked, waits, and calls made on real threads.
+#[derive(Default)]
+pub(crate) struct HookCounters {
+    pub(crate) calls: Counter,
+    pub(crate) would_block: Counter,
+    pub(crate) parks: Counter,
+    pub(crate) offloads: Counter,
+}
+
+impl Default for Hooks {
+    fn default() -> Hooks {
+        Hooks(Box::new(std::array::from_fn(|_| HookCounters::default())))
+    }
+}
+
+impl Deref for Hooks {
+    type Target = [HookCounters; HOOKS];
+
+    fn deref(&self) -> &[HookCounters; HOOKS] {
+        &self.0
+    }
 }
 
 impl Counters {

@@ -1,0 +1,166 @@
+//! Connecting and accepting.
+//!
+//! Neither can be told not to block for one call, so these are the two places where something else is done. `connect` makes its
+//! socket non-blocking around the one system call that begins the connection. `accept` leaves its listener alone, which other
+//! processes may share: it asks first, while no other fiber asks for the same listener.
+
+use super::retry::{self, Answer, Caller, Limit, answer, is_nonblocking};
+use crate::clock;
+use crate::fiber::WaitReason;
+use crate::io::{self, Event};
+use crate::scheduler::{WaitEnd, Waiting};
+use crate::sys::{self, syscall};
+use libc::{c_int, sockaddr, socklen_t};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// How long a connect may take if its socket has no limit of its own: nanoseconds, or never.
+pub(super) static CONNECT_TIMEOUT: AtomicU64 = AtomicU64::new(clock::NEVER);
+
+/// The first pause before a full queue of a local socket is tried again, and the longest: nanoseconds.
+const PAUSES: [u64; 2] = [100_000, 20_000_000];
+
+/// Whether a descriptor is ready, as the kernel says.
+fn is_ready(fd: RawFd, event: Event) -> bool {
+    let mut asked = libc::pollfd {
+        fd,
+        events: event.to_poll(),
+        revents: 0,
+    };
+    // SAFETY: one element, a local variable.
+    unsafe { sys::poll(&mut asked, 1, 0) != 0 }
+}
+
+/// # Safety
+/// As `connect`.
+pub(super) unsafe fn connect(caller: Caller, fd: c_int, address: *const sockaddr, size: socklen_t) -> Answer {
+    // SAFETY: the arguments are the caller's.
+    let begin = || unsafe { syscall!(SYS_connect, fd, address, size) };
+    // SAFETY: asks for a number.
+    let flags = unsafe { syscall!(SYS_fcntl, fd, libc::F_GETFL) };
+    if flags < 0 || flags & libc::O_NONBLOCK as isize != 0 {
+        return answer(begin());
+    }
+    let call = || {
+        // Nobody else toggles it meanwhile.
+        io::exclusively(fd, || {
+            // SAFETY: sets the flags as they were, and one more; and back.
+            unsafe { syscall!(SYS_fcntl, fd, libc::F_SETFL, flags | libc::O_NONBLOCK as isize) };
+            let result = begin();
+            // SAFETY: as above.
+            unsafe { syscall!(SYS_fcntl, fd, libc::F_SETFL, flags) };
+            result
+        })
+    };
+    let result = call();
+    let own = retry::deadline(fd, libc::SO_SNDTIMEO);
+    let common = clock::now().saturating_add(CONNECT_TIMEOUT.load(Relaxed));
+    let deadline = own.min(common);
+    let verdict = match -result as i32 {
+        libc::EINPROGRESS | libc::EALREADY => {
+            retry::wait_and_retry(caller, fd, Event::WRITE, Limit::Until(deadline), &mut || {
+                if is_ready(fd, Event::WRITE) {
+                    -(error_of(fd) as isize)
+                } else {
+                    -(libc::EAGAIN as isize)
+                }
+            })
+        }
+        // The queue of a local socket is full, and nothing will say when it is not.
+        libc::EAGAIN => return try_again(caller, deadline, &mut { call }),
+        _ => return answer(result),
+    };
+    match verdict {
+        Err(libc::EAGAIN) if own <= common => Err(libc::EINPROGRESS),
+        Err(libc::EAGAIN) => Err(libc::ETIMEDOUT),
+        verdict => verdict,
+    }
+}
+
+/// What a connection has come to.
+fn error_of(fd: RawFd) -> c_int {
+    let mut error: c_int = 0;
+    let mut size = size_of::<c_int>() as socklen_t;
+    // SAFETY: writes to local variables.
+    let result = unsafe {
+        syscall!(
+            SYS_getsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_ERROR,
+            &raw mut error,
+            &raw mut size
+        )
+    };
+    if result < 0 { -result as c_int } else { error }
+}
+
+/// Tries again and again, after longer and longer pauses, what would block without ever saying when it would not.
+pub(super) fn try_again(caller: Caller, deadline: u64, call: &mut dyn FnMut() -> isize) -> Answer {
+    let [mut pause, longest] = PAUSES;
+    loop {
+        let now = clock::now();
+        if now >= deadline {
+            return Err(libc::EAGAIN);
+        }
+        caller.count().parks.increment();
+        let until = deadline.min(now + pause);
+        let waiting = || Waiting {
+            reason: WaitReason::Sleeping,
+            park: false,
+            interruptible: false,
+            deadline: until,
+        };
+        while caller.worker.wait(waiting(), |_, _| {}) != WaitEnd::TimedOut {}
+        pause = longest.min(2 * pause);
+        let result = call();
+        if !retry::would_block(result) {
+            return answer(result);
+        }
+    }
+}
+
+/// # Safety
+/// As `accept4`.
+pub(super) unsafe fn accept4(
+    caller: Caller,
+    fd: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+    flags: c_int,
+) -> Answer {
+    // SAFETY: the size is the caller's, or null.
+    let room = unsafe { size.as_ref() }.copied();
+    // SAFETY: the arguments are the caller's.
+    let call = || unsafe {
+        if let Some(room) = room {
+            *size = room;
+        }
+        syscall!(SYS_accept4, fd, address, size, flags)
+    };
+    if is_nonblocking(fd) {
+        return answer(call());
+    }
+    let limit = Limit::Option(libc::SO_RCVTIMEO);
+    retry::retry(caller, fd, Event::READ, limit, || {
+        io::exclusively(fd, || {
+            if is_ready(fd, Event::READ) {
+                call()
+            } else {
+                -(libc::EAGAIN as isize)
+            }
+        })
+    })
+}
+
+/// # Safety
+/// As `accept`.
+pub(super) unsafe fn accept(
+    caller: Caller,
+    fd: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+) -> Answer {
+    // SAFETY: the caller's promise.
+    unsafe { accept4(caller, fd, address, size, 0) }
+}

@@ -1,0 +1,107 @@
+//! The hooks: ordinary blocking code runs in fibers, unchanged.
+//!
+//! In a fiber of a runtime the C library's blocking calls make the fiber wait, not its worker: what std, or a library written in
+//! C, calls a read, a connect or a sleep is tried without blocking, and if it would block another fiber runs meanwhile. Results,
+//! `errno`, partial transfers and timeouts are those of the blocking call in a thread. Nobody's flags are changed.
+//!
+//! ```
+//! use std::io::{Read, Write};
+//! use std::os::unix::net::UnixStream;
+//! use std::thread;
+//! use std::time::Duration;
+//!
+//! fibrant::run(|| {
+//!     let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+//!     let reader = fibrant::spawn(move || {
+//!         let mut word = [0; 5];
+//!         ours.read_exact(&mut word).unwrap(); // the fiber waits
+//!         word
+//!     });
+//!     thread::sleep(Duration::from_millis(1)); // and so does this one
+//!     theirs.write_all(b"hello").unwrap();
+//!     assert_eq!(&reader.join().unwrap(), b"hello");
+//! });
+//! ```
+//!
+//! They are on in fibers and have no effect elsewhere. [`set_enabled`] and [`disabled`] turn them off for a fiber,
+//! [`Builder::hooks`](crate::runtime::Builder::hooks) for a runtime, and `FIBRANT=hooks=off` for the process.
+
+// Inside: `table` has every name once; `real` finds the functions behind them; `retry` is the one loop that waits; the others
+// emulate: `transfer` (bytes), `connection`, `readiness`, `descriptor` (who closes tells those who wait), `time`, `file`. The
+// module calls `io` and `scheduler` to wait, and `sys` for the kernel.
+
+mod connection;
+mod descriptor;
+mod file;
+mod readiness;
+mod real;
+mod retry;
+mod table;
+mod time;
+mod transfer;
+
+use crate::clock;
+use crate::scheduler::Worker;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// Whether blocking calls made right here are hooked: in a fiber, unless they were turned off for it, its runtime or the process.
+///
+/// ```
+/// assert!(!fibrant::hook::is_enabled()); // no fiber
+/// fibrant::run(|| assert!(fibrant::hook::is_enabled()));
+/// ```
+pub fn is_enabled() -> bool {
+    Worker::of_hooked_fiber().is_some()
+}
+
+/// Turns the hooks on or off for the fiber that calls this. In a fiber whose hooks are off a blocking call blocks the worker. On a
+/// thread that runs no fibers there is nothing to turn on or off.
+///
+/// ```
+/// fibrant::run(|| {
+///     fibrant::hook::set_enabled(false);
+///     assert!(!fibrant::hook::is_enabled());
+///     fibrant::hook::set_enabled(true);
+/// });
+/// ```
+pub fn set_enabled(yes: bool) {
+    if let Some(worker) = Worker::current() {
+        worker.set_hooked(yes);
+    }
+}
+
+/// Runs `f` with the hooks off, for what must not let other fibers run.
+///
+/// ```
+/// fibrant::run(|| {
+///     fibrant::hook::disabled(|| assert!(!fibrant::hook::is_enabled()));
+///     assert!(fibrant::hook::is_enabled());
+/// });
+/// ```
+pub fn disabled<T>(f: impl FnOnce() -> T) -> T {
+    /// Puts back what was, even if `f` panics.
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            set_enabled(self.0);
+        }
+    }
+    let were_on = Worker::current().is_some_and(|worker| worker.set_hooked(false));
+    let _restore = Restore(were_on);
+    f()
+}
+
+/// Limits how long a hooked `connect` may take, in the whole process: then it fails with `ETIMEDOUT`. A socket's own
+/// `SO_SNDTIMEO` counts if it is shorter. Without a limit, which is the default, the kernel decides.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// fibrant::hook::set_connect_timeout(Some(Duration::from_secs(5)));
+/// # fibrant::hook::set_connect_timeout(None);
+/// ```
+pub fn set_connect_timeout(timeout: Option<Duration>) {
+    let nanoseconds = timeout.map_or(clock::NEVER, clock::nanoseconds);
+    connection::CONNECT_TIMEOUT.store(nanoseconds, Relaxed);
+}

@@ -1,0 +1,339 @@
+//! Asking for readiness: poll, select, epoll_wait and their relatives.
+//!
+//! They are level-triggered whatever is registered below: each look is a `poll` of the kernel's that does not wait, and only when
+//! it finds nothing does the fiber wait for an edge of any of the descriptors.
+
+use super::retry::{Answer, Caller, answer};
+use crate::clock;
+use crate::fiber::WaitReason;
+use crate::io::{self, Event};
+use crate::scheduler::{WaitEnd, Waiting};
+use crate::sys::{self, syscall};
+use libc::{c_int, c_short, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use std::os::fd::RawFd;
+
+/// What one of these calls waits for in the kernel's terms, in ours.
+fn event_of(events: c_short) -> Event {
+    let mut event = Event::default();
+    if events & (libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND) != 0 {
+        event |= Event::WRITE;
+    }
+    // Errors and hang-ups are always asked for, and come with input.
+    if event.is_empty() || events & !(libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND) != 0 {
+        event |= Event::READ;
+    }
+    event
+}
+
+/// Looks, and waits, until a look finds something or the deadline has come: then the last look's result. `look` is the kernel's
+/// call, which does not wait.
+fn look_until(
+    caller: Caller,
+    targets: &[(RawFd, Event)],
+    deadline: u64,
+    mut look: impl FnMut() -> isize,
+) -> Answer {
+    let result = look();
+    if result != 0 || clock::now() >= deadline {
+        return answer(result);
+    }
+    caller.count().would_block.increment();
+    if targets.is_empty() {
+        sleep(caller, deadline);
+        return answer(look());
+    }
+    io::watch(caller.worker, targets, |watch| {
+        loop {
+            let waited = caller.wait(watch, deadline);
+            let result = look();
+            match waited {
+                // One of several was closed: a look tells which, unless the number is another file's by now.
+                Err(error) if error != libc::EAGAIN && (result == 0 || error != libc::EBADF) => {
+                    return Err(error);
+                }
+                _ if result != 0 || clock::now() >= deadline => return answer(result),
+                _ => {}
+            }
+        }
+    })
+}
+
+/// With no descriptor to wait for, it is a sleep.
+fn sleep(caller: Caller, deadline: u64) {
+    caller.count().parks.increment();
+    let waiting = || Waiting {
+        reason: WaitReason::Sleeping,
+        park: false,
+        interruptible: false,
+        deadline,
+    };
+    while caller.worker.wait(waiting(), |_, _| {}) != WaitEnd::TimedOut {}
+}
+
+/// The descriptors to wait for, once each.
+fn targets(descriptors: &[pollfd]) -> Vec<(RawFd, Event)> {
+    let mut targets: Vec<(RawFd, Event)> = Vec::with_capacity(descriptors.len());
+    for one in descriptors.iter().filter(|one| one.fd >= 0) {
+        targets.push((one.fd, event_of(one.events)));
+    }
+    targets.sort_by_key(|target| target.0);
+    targets.dedup_by(|later, kept| {
+        let same = later.0 == kept.0;
+        if same {
+            kept.1 |= later.1;
+        }
+        same
+    });
+    targets
+}
+
+/// # Safety
+/// There are so many descriptors.
+unsafe fn poll_until(caller: Caller, descriptors: *mut pollfd, count: nfds_t, deadline: u64) -> Answer {
+    // SAFETY: the caller's promise.
+    let look = || unsafe { sys::poll(descriptors, count as usize, 0) };
+    let result = look();
+    if result != 0 || clock::now() >= deadline {
+        return answer(result);
+    }
+    let list = if count == 0 {
+        &[]
+    } else {
+        // SAFETY: the kernel has just read and written them, so there are so many.
+        unsafe { std::slice::from_raw_parts(descriptors, count as usize) }
+    };
+    look_until(caller, &targets(list), deadline, look)
+}
+
+/// # Safety
+/// As `poll`.
+pub(super) unsafe fn poll(
+    caller: Caller,
+    descriptors: *mut pollfd,
+    count: nfds_t,
+    milliseconds: c_int,
+) -> Answer {
+    let deadline = match u64::try_from(milliseconds) {
+        Ok(0) => 0,
+        Ok(milliseconds) => clock::now().saturating_add(milliseconds * 1_000_000),
+        Err(_) => clock::NEVER,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { poll_until(caller, descriptors, count, deadline) }
+}
+
+/// The deadline of a time from now on; never, if there is none.
+///
+/// # Safety
+/// It is null or a time.
+unsafe fn deadline(time: *const timespec) -> Result<u64, i32> {
+    // SAFETY: the caller's promise.
+    let Some(time) = (unsafe { time.as_ref() }) else {
+        return Ok(clock::NEVER);
+    };
+    if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) {
+        return Err(libc::EINVAL);
+    }
+    let nanoseconds = (time.tv_sec as u64)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(time.tv_nsec as u64);
+    Ok(if nanoseconds == 0 {
+        0
+    } else {
+        clock::now().saturating_add(nanoseconds)
+    })
+}
+
+/// # Safety
+/// As `ppoll`. The signal mask is the thread's, which a fiber does not change: a signal does not end its wait.
+pub(super) unsafe fn ppoll(
+    caller: Caller,
+    descriptors: *mut pollfd,
+    count: nfds_t,
+    time: *const timespec,
+    _mask: *const sigset_t,
+) -> Answer {
+    // SAFETY: the caller's promise.
+    unsafe { poll_until(caller, descriptors, count, deadline(time)?) }
+}
+
+/// The bits of a set of descriptors.
+const BITS: usize = libc::c_ulong::BITS as usize;
+
+/// # Safety
+/// The sets are null or have room for so many descriptors.
+unsafe fn select_until(caller: Caller, count: c_int, sets: [*mut fd_set; 3], deadline: u64) -> Answer {
+    if count < 0 {
+        return Err(libc::EINVAL);
+    }
+    let words = (count as usize).div_ceil(BITS);
+    let copy = |set: *mut fd_set| -> Vec<libc::c_ulong> {
+        if set.is_null() {
+            return Vec::new();
+        }
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(set.cast::<libc::c_ulong>(), words) }.to_vec()
+    };
+    let asked = sets.map(copy);
+    let mut targets = Vec::new();
+    for fd in 0..count as usize {
+        let is_in = |set: &Vec<libc::c_ulong>| {
+            set.get(fd / BITS)
+                .is_some_and(|word| word >> (fd % BITS) & 1 == 1)
+        };
+        let (read, write, except) = (is_in(&asked[0]), is_in(&asked[1]), is_in(&asked[2]));
+        let mut event = Event::default();
+        if read || except {
+            event |= Event::READ;
+        }
+        if write {
+            event |= Event::WRITE;
+        }
+        if !event.is_empty() {
+            targets.push((fd as RawFd, event));
+        }
+    }
+    look_until(caller, &targets, deadline, || {
+        for (set, asked) in sets.iter().zip(&asked) {
+            if !set.is_null() {
+                // SAFETY: as above.
+                unsafe { std::ptr::copy_nonoverlapping(asked.as_ptr(), set.cast(), words) };
+            }
+        }
+        let mut none = timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: the sets are the caller's; the time is a local variable.
+        unsafe { syscall!(SYS_pselect6, count, sets[0], sets[1], sets[2], &raw mut none, 0) }
+    })
+}
+
+/// # Safety
+/// As `select`.
+pub(super) unsafe fn select(
+    caller: Caller,
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    time: *mut timeval,
+) -> Answer {
+    // SAFETY: null or a time.
+    let limit = match unsafe { time.as_ref() } {
+        None => clock::NEVER,
+        Some(time) if time.tv_sec < 0 || time.tv_usec < 0 => return Err(libc::EINVAL),
+        Some(time) => {
+            let nanoseconds = (time.tv_sec as u64)
+                .saturating_mul(1_000_000_000)
+                .saturating_add(time.tv_usec as u64 * 1000);
+            if nanoseconds == 0 {
+                0
+            } else {
+                clock::now().saturating_add(nanoseconds)
+            }
+        }
+    };
+    // SAFETY: the caller's promise.
+    let result = unsafe { select_until(caller, count, [read, write, except], limit) };
+    // Linux says how much of the time was left.
+    // SAFETY: as above.
+    if let Some(time) = unsafe { time.as_mut() }
+        && result.is_ok()
+    {
+        let rest = limit.saturating_sub(clock::now());
+        time.tv_sec = (rest / 1_000_000_000) as i64;
+        time.tv_usec = (rest % 1_000_000_000 / 1000) as i64;
+    }
+    result
+}
+
+/// The kernel's `select`.
+///
+/// # Safety
+/// As `select`.
+pub(super) unsafe fn select_in_kernel(count: c_int, sets: [*mut fd_set; 3], time: *mut timeval) -> isize {
+    // SAFETY: null or a time.
+    let mut limit = unsafe { time.as_ref() }.map(|time| timespec {
+        tv_sec: time.tv_sec,
+        tv_nsec: time.tv_usec.saturating_mul(1000),
+    });
+    let limit = limit.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    // SAFETY: the sets are the caller's; the time is a local variable.
+    unsafe { syscall!(SYS_pselect6, count, sets[0], sets[1], sets[2], limit, 0) }
+}
+
+/// # Safety
+/// As `pselect`. The signal mask is the thread's, which a fiber does not change: a signal does not end its wait.
+pub(super) unsafe fn pselect(
+    caller: Caller,
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    time: *const timespec,
+    _mask: *const sigset_t,
+) -> Answer {
+    // SAFETY: the caller's promise.
+    unsafe { select_until(caller, count, [read, write, except], deadline(time)?) }
+}
+
+/// # Safety
+/// As `epoll_wait`.
+unsafe fn epoll_until(
+    caller: Caller,
+    epoll: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    deadline: u64,
+) -> Answer {
+    // SAFETY: the arguments are the caller's.
+    let look = || unsafe { syscall!(SYS_epoll_pwait, epoll, events, room, 0, 0, 0) };
+    look_until(caller, &[(epoll, Event::READ)], deadline, look)
+}
+
+/// # Safety
+/// As `epoll_wait`.
+pub(super) unsafe fn epoll_wait(
+    caller: Caller,
+    epoll: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    milliseconds: c_int,
+) -> Answer {
+    let deadline = match u64::try_from(milliseconds) {
+        Ok(0) => 0,
+        Ok(milliseconds) => clock::now().saturating_add(milliseconds * 1_000_000),
+        Err(_) => clock::NEVER,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { epoll_until(caller, epoll, events, room, deadline) }
+}
+
+/// # Safety
+/// As `epoll_pwait`.
+pub(super) unsafe fn epoll_pwait(
+    caller: Caller,
+    epoll: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    milliseconds: c_int,
+    _mask: *const sigset_t,
+) -> Answer {
+    // SAFETY: the caller's promise.
+    unsafe { epoll_wait(caller, epoll, events, room, milliseconds) }
+}
+
+/// # Safety
+/// As `epoll_pwait2`.
+pub(super) unsafe fn epoll_pwait2(
+    caller: Caller,
+    epoll: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    time: *const timespec,
+    _mask: *const sigset_t,
+) -> Answer {
+    // SAFETY: the caller's promise.
+    unsafe { epoll_until(caller, epoll, events, room, deadline(time)?) }
+}

@@ -1,0 +1,46 @@
+//! The functions behind the hooks: what the C library would have done.
+//!
+//! A call that is not emulated goes there, arguments unchanged. The address is looked up once and kept; the lookup allocates
+//! nothing and takes no lock of ours, so it may happen in a constructor, in a signal handler or inside an allocator. In a program
+//! that is linked statically there is no next definition to find: then the kernel is called directly, where the function is no more
+//! than a system call.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+/// A function of the C library, by its name.
+pub(super) struct Real {
+    name: &'static CStr,
+    address: AtomicPtr<libc::c_void>,
+}
+
+/// The address of a function that cannot be found.
+const ABSENT: *mut libc::c_void = std::ptr::dangling_mut();
+
+impl Real {
+    pub(super) const fn new(name: &'static CStr) -> Real {
+        Real {
+            name,
+            address: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }
+
+    /// Its address, if it has one.
+    #[inline]
+    pub(super) fn address(&self) -> Option<*mut libc::c_void> {
+        let mut address = self.address.load(Relaxed);
+        if address.is_null() {
+            address = self.look_up();
+        }
+        (address != ABSENT).then_some(address)
+    }
+
+    #[cold]
+    fn look_up(&self) -> *mut libc::c_void {
+        // SAFETY: the name is a string of C's. It finds the definition that the program would use if this library had none.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let address = if found.is_null() { ABSENT } else { found };
+        self.address.store(address, Relaxed);
+        address
+    }
+}

@@ -1,0 +1,153 @@
+//! The one retry loop: try, and if the call would block, wait and try again.
+//!
+//! Every hooked call that moves bytes or waits for a descriptor comes here. It has tried without blocking; only if that was in
+//! vain is the kernel asked whether the user wanted to wait at all, and how long:
+//!
+//! 1. A user who made the descriptor non-blocking gets `EAGAIN`, at once.
+//! 2. A timeout set with `SO_RCVTIMEO` or `SO_SNDTIMEO` gives one deadline for the whole call.
+//! 3. Rounds of waiting and trying again, until something has come of it. Whoever closes the descriptor ends the call with
+//!    `EBADF`, whoever cancels the waits for it with `ECANCELED`.
+//!
+//! It calls [`io`](crate::io) to wait.
+
+use super::table::Hook;
+use crate::clock;
+use crate::io::{self, Event, Round};
+use crate::scheduler::Worker;
+use crate::sys::syscall;
+use std::os::fd::RawFd;
+
+/// What a call gives: its result, or an error's number.
+pub(super) type Answer = Result<isize, i32>;
+
+/// A fiber that makes a hooked call.
+#[derive(Clone, Copy)]
+pub(super) struct Caller {
+    pub(super) worker: &'static Worker,
+    pub(super) hook: Hook,
+}
+
+/// How long a call may wait.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Limit {
+    /// As the socket's option says, if it is one: `SO_RCVTIMEO` or `SO_SNDTIMEO`.
+    Option(libc::c_int),
+    /// Until then.
+    Until(u64),
+}
+
+/// The kernel's result as an answer.
+#[inline]
+pub(super) fn answer(result: isize) -> Answer {
+    if result < 0 {
+        Err(-result as i32)
+    } else {
+        Ok(result)
+    }
+}
+
+/// Whether a result says that the call would have blocked.
+#[inline]
+pub(super) fn would_block(result: isize) -> bool {
+    result == -(libc::EAGAIN as isize)
+}
+
+/// Tries until the call does not want to block any more. `attempt` makes it, without blocking, and gives the kernel's result.
+#[inline]
+pub(super) fn retry(
+    caller: Caller,
+    fd: RawFd,
+    event: Event,
+    limit: Limit,
+    mut attempt: impl FnMut() -> isize,
+) -> Answer {
+    let result = attempt();
+    if !would_block(result) {
+        return answer(result);
+    }
+    if is_nonblocking(fd) {
+        return Err(libc::EAGAIN);
+    }
+    wait_and_retry(caller, fd, event, limit, &mut attempt)
+}
+
+/// The same, for a call that has been tried and is to wait.
+#[cold]
+pub(super) fn wait_and_retry(
+    caller: Caller,
+    fd: RawFd,
+    event: Event,
+    limit: Limit,
+    attempt: &mut dyn FnMut() -> isize,
+) -> Answer {
+    caller.count().would_block.increment();
+    let deadline = match limit {
+        Limit::Option(option) => deadline(fd, option),
+        Limit::Until(deadline) => deadline,
+    };
+    io::watch(caller.worker, &[(fd, event)], |watch| {
+        loop {
+            caller.wait(watch, deadline)?;
+            let result = attempt();
+            if !would_block(result) {
+                return answer(result);
+            }
+        }
+    })
+}
+
+impl Caller {
+    /// The counters of the call.
+    pub(super) fn count(&self) -> &crate::stats::HookCounters {
+        &self.worker.thread().counters.hooks[self.hook as usize]
+    }
+
+    /// Waits for a round, at most until then. An error if there is nothing to try again for.
+    pub(super) fn wait(&self, watch: &io::Watch<'_>, deadline: u64) -> Result<(), i32> {
+        self.count().parks.increment();
+        let round = watch.wait(deadline, self.worker.hears_cancel());
+        match round.map_err(|error| error.raw_os_error().unwrap_or(libc::EPERM))? {
+            Round::Look => watch.check(),
+            Round::TimedOut => Err(libc::EAGAIN),
+            Round::Ended(error) => Err(error),
+            Round::Interrupted(_) => {
+                self.worker.note_heard();
+                Err(libc::ECANCELED)
+            }
+        }
+    }
+}
+
+/// Whether the user has made the descriptor non-blocking.
+pub(super) fn is_nonblocking(fd: RawFd) -> bool {
+    // SAFETY: asks for a number. One that is not open has no flags, and the call itself says so.
+    let flags = unsafe { syscall!(SYS_fcntl, fd, libc::F_GETFL) };
+    flags >= 0 && flags & libc::O_NONBLOCK as isize != 0
+}
+
+/// When a call that begins now has to give up, by that option of its socket. Never, if it is none.
+pub(super) fn deadline(fd: RawFd, option: libc::c_int) -> u64 {
+    let mut time = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    };
+    let mut size = size_of::<libc::timeval>() as libc::socklen_t;
+    // SAFETY: writes to local variables.
+    let result = unsafe {
+        syscall!(
+            SYS_getsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            option,
+            &raw mut time,
+            &raw mut size
+        )
+    };
+    if result < 0 || (time.tv_sec, time.tv_usec) == (0, 0) {
+        return clock::NEVER;
+    }
+    let nanoseconds = (time.tv_sec as u64)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(time.tv_usec as u64 * 1000);
+    clock::now().saturating_add(nanoseconds)
+}

@@ -1,0 +1,230 @@
+//! The table of hooks: each name once, with its arguments, what a fiber gets instead, and what the C library's function comes
+//! down to.
+//!
+//! The functions are defined for C, so that the program's own definitions win over the C library's, for Rust's std and for every
+//! shared library. Each looks at one thread-local word: outside fibers, and where hooks are off, the real function is called with
+//! the same arguments. In a fiber it is emulated; an emulation gives a result or an error's number, and `errno` is written last,
+//! after everything that may have waited.
+//!
+//! To add a hook is to add a line here and write its emulation.
+
+use super::real::Real;
+use super::retry::{Answer, Caller};
+use super::{connection, descriptor, readiness, time, transfer};
+use crate::scheduler::Worker;
+use crate::stats;
+use crate::sys::syscall;
+use libc::{
+    c_int, c_uint, c_void, clockid_t, epoll_event, fd_set, iovec, msghdr, nfds_t, pollfd, sigset_t, size_t,
+    sockaddr, socklen_t, ssize_t, timespec, timeval,
+};
+use std::ffi::CStr;
+
+/// A C string made of a name.
+const fn c_name(name: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a name ends with its only zero"),
+    }
+}
+
+/// Tells C what an emulation has come to.
+#[inline]
+fn tell(answer: Answer) -> isize {
+    answer.unwrap_or_else(|error| {
+        // SAFETY: the address is that of this thread's variable.
+        unsafe { *libc::__errno_location() = error };
+        -1
+    })
+}
+
+/// A result of the kernel's, for C.
+#[cold]
+fn tell_kernel(result: isize) -> isize {
+    tell(super::retry::answer(result))
+}
+
+/// Defines one function.
+macro_rules! define {
+    // Emulated in fibers whose calls are hooked.
+    (fiber $name:ident ($($argument:ident: $type:ty),*) -> $result:ty, $emulate:path, $kernel:expr) => {
+        /// The C library's function of this name, emulated in fibers.
+        ///
+        /// # Safety
+        /// As the C library's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+            static REAL: Real = Real::new(c_name(concat!(stringify!($name), "\0")));
+            if let Some(worker) = Worker::of_hooked_fiber() {
+                let caller = Caller { worker, hook: Hook::$name };
+                caller.count().calls.increment();
+                // SAFETY: the arguments are those that the function was called with.
+                return tell(unsafe { $emulate(caller, $($argument),*) }) as $result;
+            }
+            match REAL.address() {
+                // SAFETY: it is the address of the function of that name, which has this type.
+                Some(address) => unsafe {
+                    let real: unsafe extern "C" fn($($type),*) -> $result = std::mem::transmute(address);
+                    real($($argument),*)
+                },
+                // SAFETY: the arguments are those that the function was called with.
+                None => tell_kernel(unsafe { $kernel }) as $result,
+            }
+        }
+    };
+    // For everyone: it keeps the books.
+    (everyone $name:ident ($($argument:ident: $type:ty),*) -> $result:ty, $emulate:path, $kernel:expr) => {
+        /// The C library's function of this name; it also tells those who wait.
+        ///
+        /// # Safety
+        /// As the C library's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+            if let Some(worker) = Worker::of_hooked_fiber() {
+                Caller { worker, hook: Hook::$name }.count().calls.increment();
+            }
+            // SAFETY: the arguments are those that the function was called with.
+            tell(unsafe { $emulate($($argument),*) }) as $result
+        }
+    };
+}
+
+/// Another name for the same function.
+macro_rules! alias {
+    ($alias:ident, $name:ident, ($($argument:ident: $type:ty),*), $result:ty) => {
+        /// Another name for the function.
+        ///
+        /// # Safety
+        /// As the C library's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $alias($($argument: $type),*) -> $result {
+            // SAFETY: the arguments are those that the function was called with.
+            unsafe { $name($($argument),*) }
+        }
+    };
+}
+
+macro_rules! hooks {
+    ($($who:ident $name:ident $arguments:tt -> $result:ty $(as $alias:ident)* => $emulate:path, $kernel:expr;)*) => {
+        /// The hooks, by number.
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub(super) enum Hook {
+            $($name,)*
+        }
+
+        /// Their names, by number.
+        pub(super) const NAMES: &[&str] = &[$(stringify!($name),)*];
+
+        /// Every name that is defined.
+        #[cfg(test)]
+        pub(super) const SYMBOLS: &[&str] = &[$(stringify!($name), $(stringify!($alias),)*)*];
+
+        $(hooks!(@one $who $name $arguments, $result, $emulate, $kernel);)*
+        $($(hooks!(@alias $alias $name $arguments, $result);)*)*
+    };
+    (@one $who:ident $name:ident ($($argument:ident: $type:ty),*), $result:ty, $emulate:path, $kernel:expr) => {
+        define!($who $name ($($argument: $type),*) -> $result, $emulate, $kernel);
+    };
+    (@alias $alias:ident $name:ident ($($argument:ident: $type:ty),*), $result:ty) => {
+        alias!($alias, $name, ($($argument: $type),*), $result);
+    };
+}
+
+const _: () = assert!(NAMES.len() <= stats::HOOKS);
+
+hooks! {
+    // Time.
+    fiber sleep (seconds: c_uint) -> c_uint => time::sleep, time::sleep_in_kernel(u64::from(seconds) * 1_000_000);
+    fiber usleep (microseconds: c_uint) -> c_int => time::usleep, time::sleep_in_kernel(microseconds.into());
+    fiber nanosleep (time: *const timespec, rest: *mut timespec) -> c_int as __nanosleep => time::nanosleep,
+        syscall!(SYS_nanosleep, time, rest);
+    fiber clock_nanosleep (clock: clockid_t, flags: c_int, time: *const timespec, rest: *mut timespec) -> c_int => time::clock_nanosleep,
+        -syscall!(SYS_clock_nanosleep, clock, flags, time, rest);
+    fiber sched_yield () -> c_int as __sched_yield => time::sched_yield, syscall!(SYS_sched_yield);
+    fiber thrd_yield () -> c_int => time::thrd_yield, syscall!(SYS_sched_yield);
+    fiber thrd_sleep (time: *const timespec, rest: *mut timespec) -> c_int => time::thrd_sleep, syscall!(SYS_nanosleep, time, rest);
+
+    // Input.
+    fiber read (fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t as __read => transfer::read, syscall!(SYS_read, fd, buffer, length);
+    fiber readv (fd: c_int, list: *const iovec, count: c_int) -> ssize_t => transfer::readv, syscall!(SYS_readv, fd, list, count);
+    fiber recv (fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t as __recv => transfer::recv,
+        syscall!(SYS_recvfrom, fd, buffer, length, flags, 0, 0);
+    fiber recvfrom (fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int, address: *mut sockaddr, size: *mut socklen_t) -> ssize_t => transfer::recvfrom,
+        syscall!(SYS_recvfrom, fd, buffer, length, flags, address, size);
+    fiber recvmsg (fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t => transfer::recvmsg, syscall!(SYS_recvmsg, fd, message, flags);
+
+    // Output.
+    fiber write (fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t as __write => transfer::write, syscall!(SYS_write, fd, buffer, length);
+    fiber writev (fd: c_int, list: *const iovec, count: c_int) -> ssize_t => transfer::writev, syscall!(SYS_writev, fd, list, count);
+    fiber send (fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t as __send => transfer::send,
+        syscall!(SYS_sendto, fd, buffer, length, flags, 0, 0);
+    fiber sendto (fd: c_int, buffer: *const c_void, length: size_t, flags: c_int, address: *const sockaddr, size: socklen_t) -> ssize_t => transfer::sendto,
+        syscall!(SYS_sendto, fd, buffer, length, flags, address, size);
+    fiber sendmsg (fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t => transfer::sendmsg, syscall!(SYS_sendmsg, fd, message, flags);
+
+    // Connections.
+    fiber connect (fd: c_int, address: *const sockaddr, size: socklen_t) -> c_int as __connect => connection::connect, syscall!(SYS_connect, fd, address, size);
+    fiber accept (fd: c_int, address: *mut sockaddr, size: *mut socklen_t) -> c_int => connection::accept, syscall!(SYS_accept, fd, address, size);
+    fiber accept4 (fd: c_int, address: *mut sockaddr, size: *mut socklen_t, flags: c_int) -> c_int => connection::accept4,
+        syscall!(SYS_accept4, fd, address, size, flags);
+
+    // Readiness.
+    fiber poll (descriptors: *mut pollfd, count: nfds_t, milliseconds: c_int) -> c_int as __poll => readiness::poll,
+        crate::sys::poll(descriptors, count as usize, milliseconds);
+    fiber ppoll (descriptors: *mut pollfd, count: nfds_t, time: *const timespec, mask: *const sigset_t) -> c_int => readiness::ppoll,
+        syscall!(SYS_ppoll, descriptors, count, time, mask, 8);
+    fiber select (count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, time: *mut timeval) -> c_int as __select => readiness::select,
+        readiness::select_in_kernel(count, [read, write, except], time);
+    fiber pselect (count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, time: *const timespec, mask: *const sigset_t) -> c_int => readiness::pselect,
+        syscall!(SYS_pselect6, count, read, write, except, time, [mask as usize, 8].as_ptr());
+    fiber epoll_wait (epoll: c_int, events: *mut epoll_event, room: c_int, milliseconds: c_int) -> c_int => readiness::epoll_wait,
+        syscall!(SYS_epoll_pwait, epoll, events, room, milliseconds, 0, 0);
+    fiber epoll_pwait (epoll: c_int, events: *mut epoll_event, room: c_int, milliseconds: c_int, mask: *const sigset_t) -> c_int => readiness::epoll_pwait,
+        syscall!(SYS_epoll_pwait, epoll, events, room, milliseconds, mask, 8);
+    fiber epoll_pwait2 (epoll: c_int, events: *mut epoll_event, room: c_int, time: *const timespec, mask: *const sigset_t) -> c_int => readiness::epoll_pwait2,
+        syscall!(SYS_epoll_pwait2, epoll, events, room, time, mask, 8);
+
+    // Descriptors.
+    everyone close (fd: c_int) -> c_int as __close => descriptor::close, ();
+    everyone dup2 (old: c_int, new: c_int) -> c_int as __dup2 => descriptor::dup2, ();
+    everyone dup3 (old: c_int, new: c_int, flags: c_int) -> c_int => descriptor::dup3, ();
+    everyone close_range (first: c_uint, last: c_uint, flags: c_int) -> c_int => descriptor::close_range, ();
+    everyone setsockopt (fd: c_int, level: c_int, name: c_int, value: *const c_void, size: socklen_t) -> c_int => descriptor::setsockopt, ();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+
+    /// The file that a function is in.
+    fn file_of(address: *const c_void) -> String {
+        // SAFETY: what is found is looked at only if there is something.
+        unsafe {
+            let mut found = std::mem::zeroed::<libc::Dl_info>();
+            assert_ne!(libc::dladdr(address, &mut found), 0);
+            CStr::from_ptr(found.dli_fname).to_string_lossy().into_owned()
+        }
+    }
+
+    /// The definition of a name that everybody in the program finds, libraries included.
+    fn definition_of(name: &str) -> *const c_void {
+        let name = CString::new(name).unwrap();
+        // SAFETY: the name is a string of C's.
+        let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        assert!(!address.is_null(), "{name:?} is not exported");
+        address
+    }
+
+    #[test]
+    fn the_programs_own_definitions_win() {
+        let own = file_of(read as *const c_void);
+        assert_ne!(file_of(definition_of("malloc")), own, "malloc is not hooked");
+        for name in SYMBOLS {
+            assert_eq!(file_of(definition_of(name)), own, "{name}");
+        }
+        assert!(SYMBOLS.len() > NAMES.len());
+    }
+}

@@ -1,0 +1,660 @@
+//! Moving bytes: read, write, send, receive, and their relatives.
+//!
+//! Each call is tried without blocking first: sockets with `MSG_DONTWAIT`, everything else with `RWF_NOWAIT`; so nobody's flags
+//! change. What then remains to be emulated is what a blocking call does beyond one try: a stream is written to the end, and
+//! `MSG_WAITALL` or `SO_RCVLOWAT` wait for more than there is.
+//!
+//! Some files know no `RWF_NOWAIT` (named pipes, terminals, inotify): those are asked with `poll` first.
+
+use super::retry::{self, Answer, Caller, Limit, answer, is_nonblocking, would_block};
+use crate::io::Event;
+use crate::sys::{self, syscall};
+use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Stands for the position that a file has by itself.
+const OWN_POSITION: isize = -1;
+
+const RECEIVE: Limit = Limit::Option(libc::SO_RCVTIMEO);
+const SEND: Limit = Limit::Option(libc::SO_SNDTIMEO);
+
+/// How much may be written to something that is ready for output without blocking, if it cannot be asked not to.
+const ATOMIC: usize = libc::PIPE_BUF;
+
+/// Whether somebody has ever set `SO_RCVLOWAT`: as long as nobody has, a short read needs no further question.
+pub(super) static HAS_LOW_WATER_MARKS: AtomicBool = AtomicBool::new(false);
+
+/// Some buffers, from some byte on. The caller's own list of them is never changed.
+struct Rest<'a> {
+    buffers: &'a [iovec],
+    /// How many bytes have been moved.
+    done: usize,
+    /// The list that is left, made when it is needed.
+    left: Vec<iovec>,
+}
+
+impl<'a> Rest<'a> {
+    /// # Safety
+    /// There are so many buffers.
+    unsafe fn new(buffers: *const iovec, count: usize) -> Rest<'a> {
+        let buffers = if buffers.is_null() {
+            &[]
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { std::slice::from_raw_parts(buffers, count) }
+        };
+        Rest {
+            buffers,
+            done: 0,
+            left: Vec::new(),
+        }
+    }
+
+    fn total(&self) -> usize {
+        self.buffers
+            .iter()
+            .fold(0, |sum, buffer| sum.saturating_add(buffer.iov_len))
+    }
+
+    /// Notes that some more bytes have been moved.
+    fn advance(&mut self, bytes: usize) {
+        self.done += bytes;
+        let mut skip = self.done;
+        self.left.clear();
+        for buffer in self.buffers {
+            if skip >= buffer.iov_len {
+                skip -= buffer.iov_len;
+                continue;
+            }
+            self.left.push(iovec {
+                iov_base: buffer.iov_base.wrapping_byte_add(skip),
+                iov_len: buffer.iov_len - skip,
+            });
+            skip = 0;
+        }
+    }
+
+    /// What is left.
+    fn list(&self) -> &[iovec] {
+        if self.done == 0 { self.buffers } else { &self.left }
+    }
+}
+
+/// A call that moves bytes until there are `target`, or all, whichever is less: each attempt moves some of what is left.
+fn move_all(
+    caller: Caller,
+    fd: RawFd,
+    event: Event,
+    limit: Limit,
+    rest: &mut Rest<'_>,
+    target: usize,
+    attempt: &mut dyn FnMut(&[iovec]) -> isize,
+) -> Answer {
+    // One deadline for the whole call, whenever it first has to wait.
+    let mut until = None;
+    loop {
+        let result = attempt(rest.list());
+        let result = if would_block(result) {
+            if until.is_none() && is_nonblocking(fd) {
+                Err(libc::EAGAIN)
+            } else {
+                let limit = *until.get_or_insert_with(|| match limit {
+                    Limit::Option(option) => Limit::Until(retry::deadline(fd, option)),
+                    until => until,
+                });
+                retry::wait_and_retry(caller, fd, event, limit, &mut || attempt(rest.list()))
+            }
+        } else {
+            answer(result)
+        };
+        match result {
+            // The end of the stream, or nothing to move.
+            Ok(0) => return Ok(rest.done as isize),
+            Ok(bytes) => rest.advance(bytes as usize),
+            // What has been moved counts; the error comes again.
+            Err(_) if rest.done > 0 => return Ok(rest.done as isize),
+            Err(error) => return Err(error),
+        }
+        if rest.done >= target {
+            return Ok(rest.done as isize);
+        }
+    }
+}
+
+/// Whether a socket is a stream, whose writes go on until everything is written.
+fn is_stream(fd: RawFd) -> bool {
+    socket_option(fd, libc::SO_TYPE) == Some(libc::SOCK_STREAM)
+}
+
+/// A number that a socket has as an option; none if it is no socket.
+fn socket_option(fd: RawFd, option: c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
+    let mut size = size_of::<c_int>() as socklen_t;
+    // SAFETY: writes to local variables.
+    let result = unsafe {
+        syscall!(
+            SYS_getsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            option,
+            &raw mut value,
+            &raw mut size
+        )
+    };
+    (result >= 0).then_some(value)
+}
+
+/// How many bytes a receiving call waits for, of so many.
+fn least(fd: RawFd, flags: c_int, total: usize) -> usize {
+    if flags & libc::MSG_WAITALL != 0 {
+        return if is_stream(fd) { total } else { 0 };
+    }
+    if !HAS_LOW_WATER_MARKS.load(Relaxed) {
+        return 0;
+    }
+    match socket_option(fd, libc::SO_RCVLOWAT) {
+        Some(mark) if mark > 1 && is_stream(fd) => total.min(mark as usize),
+        _ => 0,
+    }
+}
+
+// Input.
+
+/// # Safety
+/// As `recvfrom`.
+pub(super) unsafe fn recvfrom(
+    caller: Caller,
+    fd: c_int,
+    buffer: *mut c_void,
+    length: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+) -> Answer {
+    // SAFETY: the size is the caller's, or null.
+    let room = unsafe { size.as_ref() }.copied();
+    let call = |buffer: *mut c_void, length: usize| {
+        if let Some(room) = room {
+            // A try in vain may have changed it.
+            // SAFETY: as above.
+            unsafe { *size = room };
+        }
+        // SAFETY: the arguments are the caller's.
+        unsafe {
+            syscall!(
+                SYS_recvfrom,
+                fd,
+                buffer,
+                length,
+                flags | libc::MSG_DONTWAIT,
+                address,
+                size
+            )
+        }
+    };
+    let result = call(buffer, length);
+    if flags & libc::MSG_DONTWAIT != 0 {
+        return answer(result);
+    }
+    let is_short = (0..length as isize).contains(&result) && result != 0;
+    let goes_on = would_block(result) || (is_short && may_wait_for_more(flags));
+    if !goes_on {
+        return answer(result);
+    }
+    // SAFETY: one buffer, a local variable.
+    let list = [iovec {
+        iov_base: buffer,
+        iov_len: length,
+    }];
+    finish_receiving(caller, fd, flags, &list, result, &mut |list| {
+        call(list[0].iov_base, list[0].iov_len)
+    })
+}
+
+/// Whether a receiving call may go on after it got something.
+#[inline]
+fn may_wait_for_more(flags: c_int) -> bool {
+    flags & libc::MSG_WAITALL != 0 || HAS_LOW_WATER_MARKS.load(Relaxed)
+}
+
+/// Goes on with a receiving call whose first try has given this.
+#[cold]
+fn finish_receiving(
+    caller: Caller,
+    fd: RawFd,
+    flags: c_int,
+    list: &[iovec],
+    first: isize,
+    attempt: &mut dyn FnMut(&[iovec]) -> isize,
+) -> Answer {
+    let mut rest = Rest {
+        buffers: list,
+        done: 0,
+        left: Vec::new(),
+    };
+    let total = rest.total();
+    let special = libc::MSG_OOB | libc::MSG_ERRQUEUE;
+    let target = if flags & special != 0 {
+        0
+    } else {
+        least(fd, flags, total)
+    };
+    if first > 0 && (first as usize >= target || is_nonblocking(fd)) {
+        return Ok(first);
+    }
+    let mut first = Some(first);
+    if flags & libc::MSG_PEEK != 0 {
+        // What was seen is seen again: the count does not add up, it grows.
+        return retry::retry(caller, fd, Event::READ, RECEIVE, || {
+            let result = first.take().unwrap_or_else(|| attempt(list));
+            let is_enough = result <= 0 || result as usize >= target;
+            if is_enough {
+                result
+            } else {
+                -(libc::EAGAIN as isize)
+            }
+        });
+    }
+    move_all(caller, fd, Event::READ, RECEIVE, &mut rest, target, &mut |list| {
+        first.take().unwrap_or_else(|| attempt(list))
+    })
+}
+
+/// # Safety
+/// As `recv`.
+pub(super) unsafe fn recv(
+    caller: Caller,
+    fd: c_int,
+    buffer: *mut c_void,
+    length: size_t,
+    flags: c_int,
+) -> Answer {
+    // SAFETY: the caller's promise.
+    unsafe {
+        recvfrom(
+            caller,
+            fd,
+            buffer,
+            length,
+            flags,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+        )
+    }
+}
+
+/// # Safety
+/// As `recvmsg`.
+pub(super) unsafe fn recvmsg(caller: Caller, fd: c_int, message: *mut msghdr, flags: c_int) -> Answer {
+    // SAFETY: a null pointer is the kernel's to complain about; otherwise it is a message.
+    let Some(before) = (unsafe { message.as_ref() }) else {
+        return Err(libc::EFAULT);
+    };
+    let (name_room, control_room) = (before.msg_namelen, before.msg_controllen);
+    // SAFETY: the arguments are the caller's.
+    let call =
+        |message: *mut msghdr| unsafe { syscall!(SYS_recvmsg, fd, message, flags | libc::MSG_DONTWAIT) };
+    let result = call(message);
+    if flags & libc::MSG_DONTWAIT != 0 {
+        return answer(result);
+    }
+    let goes_on = would_block(result) || (result > 0 && may_wait_for_more(flags));
+    if !goes_on {
+        return answer(result);
+    }
+    // SAFETY: the message's buffers are the caller's, and there are so many.
+    let list = unsafe { Rest::new((*message).msg_iov, (*message).msg_iovlen as _) }.buffers;
+    finish_receiving(caller, fd, flags, list, result, &mut |left| {
+        // SAFETY: the message is the caller's; it is put back as it was, but for what the kernel tells with it.
+        unsafe {
+            let own = ((*message).msg_iov, (*message).msg_iovlen);
+            (*message).msg_iov = left.as_ptr().cast_mut();
+            (*message).msg_iovlen = left.len() as _;
+            (*message).msg_namelen = name_room;
+            (*message).msg_controllen = control_room;
+            let result = call(message);
+            ((*message).msg_iov, (*message).msg_iovlen) = own;
+            result
+        }
+    })
+}
+
+/// # Safety
+/// As `read`.
+pub(super) unsafe fn read(caller: Caller, fd: c_int, buffer: *mut c_void, length: size_t) -> Answer {
+    let list = [iovec {
+        iov_base: buffer,
+        iov_len: length,
+    }];
+    // SAFETY: one buffer, of that length.
+    unsafe { read_list(caller, fd, &list, false) }
+}
+
+/// # Safety
+/// As `readv`.
+pub(super) unsafe fn readv(caller: Caller, fd: c_int, list: *const iovec, count: c_int) -> Answer {
+    if !(0..=libc::UIO_MAXIOV).contains(&count) || (list.is_null() && count > 0) {
+        // SAFETY: the kernel says what is wrong.
+        return answer(unsafe { syscall!(SYS_readv, fd, list, count) });
+    }
+    // SAFETY: there are so many, as the caller promises.
+    let list = unsafe { Rest::new(list, count as usize) }.buffers;
+    // SAFETY: they are the caller's.
+    unsafe { read_list(caller, fd, list, true) }
+}
+
+/// # Safety
+/// The buffers may be written to.
+unsafe fn read_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) -> Answer {
+    // SAFETY: the arguments are the caller's.
+    let plainly = |list: &[iovec]| unsafe {
+        match list {
+            [one] if !vectored => syscall!(SYS_read, fd, one.iov_base, one.iov_len),
+            list => syscall!(SYS_readv, fd, list.as_ptr(), list.len()),
+        }
+    };
+    if list.iter().all(|buffer| buffer.iov_len == 0) {
+        return answer(plainly(list)); // does not wait, but says if something is wrong
+    }
+    // SAFETY: as above.
+    let softly = |list: &[iovec]| unsafe {
+        syscall!(
+            SYS_preadv2,
+            fd,
+            list.as_ptr(),
+            list.len(),
+            OWN_POSITION,
+            OWN_POSITION,
+            libc::RWF_NOWAIT
+        )
+    };
+    let result = softly(list);
+    if result == -(libc::EOPNOTSUPP as isize) {
+        return ask_first(caller, fd, Event::READ, || plainly(list));
+    }
+    let total: usize = list.iter().map(|buffer| buffer.iov_len).sum();
+    let is_short = result > 0 && (result as usize) < total && HAS_LOW_WATER_MARKS.load(Relaxed);
+    if !would_block(result) && !is_short {
+        return answer(result);
+    }
+    if is_file(fd) {
+        // SAFETY: the buffers are the caller's, who waits.
+        return unsafe { super::file::offload(caller, || plainly(list)) };
+    }
+    finish_receiving(caller, fd, 0, list, result, &mut |list| softly(list))
+}
+
+/// Whether it is a file that cannot be waited for.
+fn is_file(fd: RawFd) -> bool {
+    let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: writes to a local variable, if it succeeds.
+    let result = unsafe { syscall!(SYS_fstat, fd, status.as_mut_ptr()) };
+    // SAFETY: it has succeeded.
+    result >= 0
+        && matches!(
+            unsafe { status.assume_init() }.st_mode & libc::S_IFMT,
+            libc::S_IFREG | libc::S_IFDIR | libc::S_IFBLK
+        )
+}
+
+/// A call on something that cannot be told not to block: made when `poll` says that it is ready.
+fn ask_first(caller: Caller, fd: RawFd, event: Event, mut call: impl FnMut() -> isize) -> Answer {
+    if is_nonblocking(fd) || is_file(fd) {
+        return answer(call());
+    }
+    retry::retry(caller, fd, event, Limit::Until(crate::clock::NEVER), || {
+        let mut asked = libc::pollfd {
+            fd,
+            events: event.to_poll(),
+            revents: 0,
+        };
+        // SAFETY: one element, a local variable.
+        match unsafe { sys::poll(&mut asked, 1, 0) } {
+            0 => -(libc::EAGAIN as isize),
+            _ => call(),
+        }
+    })
+}
+
+// Output.
+
+/// # Safety
+/// As `sendto`.
+pub(super) unsafe fn sendto(
+    caller: Caller,
+    fd: c_int,
+    buffer: *const c_void,
+    length: size_t,
+    flags: c_int,
+    address: *const sockaddr,
+    size: socklen_t,
+) -> Answer {
+    // SAFETY: the arguments are the caller's.
+    let call = |buffer: *const c_void, length: usize| unsafe {
+        syscall!(
+            SYS_sendto,
+            fd,
+            buffer,
+            length,
+            flags | libc::MSG_DONTWAIT,
+            address,
+            size
+        )
+    };
+    let result = call(buffer, length);
+    if flags & libc::MSG_DONTWAIT != 0 || result == length as isize {
+        return answer(result);
+    }
+    let list = [iovec {
+        iov_base: buffer.cast_mut(),
+        iov_len: length,
+    }];
+    finish_sending(caller, fd, &list, result, &mut |list| {
+        call(list[0].iov_base, list[0].iov_len)
+    })
+}
+
+/// # Safety
+/// As `send`.
+pub(super) unsafe fn send(
+    caller: Caller,
+    fd: c_int,
+    buffer: *const c_void,
+    length: size_t,
+    flags: c_int,
+) -> Answer {
+    // SAFETY: the caller's promise.
+    unsafe { sendto(caller, fd, buffer, length, flags, std::ptr::null(), 0) }
+}
+
+/// # Safety
+/// As `sendmsg`.
+pub(super) unsafe fn sendmsg(caller: Caller, fd: c_int, message: *const msghdr, flags: c_int) -> Answer {
+    // SAFETY: the arguments are the caller's.
+    let call =
+        |message: *const msghdr| unsafe { syscall!(SYS_sendmsg, fd, message, flags | libc::MSG_DONTWAIT) };
+    let result = call(message);
+    if flags & libc::MSG_DONTWAIT != 0 || (result < 0 && !would_block(result)) {
+        return answer(result);
+    }
+    // SAFETY: the kernel has taken the message, so there is one, and its buffers are the caller's.
+    let (own, list) = unsafe {
+        (
+            *message,
+            Rest::new((*message).msg_iov, (*message).msg_iovlen as _).buffers,
+        )
+    };
+    let total = list.iter().map(|buffer| buffer.iov_len).sum::<usize>();
+    if result == total as isize {
+        return Ok(result);
+    }
+    finish_sending(caller, fd, list, result, &mut |left| {
+        let mut part = own;
+        part.msg_iov = left.as_ptr().cast_mut();
+        part.msg_iovlen = left.len() as _;
+        if left.len() != list.len() || left.as_ptr() != list.as_ptr() {
+            // The ancillary data went with the first bytes.
+            part.msg_control = std::ptr::null_mut();
+            part.msg_controllen = 0;
+        }
+        call(&part)
+    })
+}
+
+/// Goes on with a sending call whose first try has given this.
+#[cold]
+fn finish_sending(
+    caller: Caller,
+    fd: RawFd,
+    list: &[iovec],
+    first: isize,
+    attempt: &mut dyn FnMut(&[iovec]) -> isize,
+) -> Answer {
+    if first >= 0 && (is_nonblocking(fd) || !is_stream_or_pipe(fd)) {
+        return Ok(first);
+    }
+    let mut rest = Rest {
+        buffers: list,
+        done: 0,
+        left: Vec::new(),
+    };
+    let total = rest.total();
+    let mut first = Some(first);
+    move_all(caller, fd, Event::WRITE, SEND, &mut rest, total, &mut |list| {
+        first.take().unwrap_or_else(|| attempt(list))
+    })
+}
+
+/// Whether what is written to it is written to the end: it is no socket of messages.
+fn is_stream_or_pipe(fd: RawFd) -> bool {
+    socket_option(fd, libc::SO_TYPE).is_none_or(|kind| kind == libc::SOCK_STREAM)
+}
+
+/// # Safety
+/// As `write`.
+pub(super) unsafe fn write(caller: Caller, fd: c_int, buffer: *const c_void, length: size_t) -> Answer {
+    let list = [iovec {
+        iov_base: buffer.cast_mut(),
+        iov_len: length,
+    }];
+    // SAFETY: one buffer, of that length.
+    unsafe { write_list(caller, fd, &list, false) }
+}
+
+/// # Safety
+/// As `writev`.
+pub(super) unsafe fn writev(caller: Caller, fd: c_int, list: *const iovec, count: c_int) -> Answer {
+    if !(0..=libc::UIO_MAXIOV).contains(&count) || (list.is_null() && count > 0) {
+        // SAFETY: the kernel says what is wrong.
+        return answer(unsafe { syscall!(SYS_writev, fd, list, count) });
+    }
+    // SAFETY: there are so many, as the caller promises.
+    let list = unsafe { Rest::new(list, count as usize) }.buffers;
+    // SAFETY: they are the caller's.
+    unsafe { write_list(caller, fd, list, true) }
+}
+
+/// # Safety
+/// The buffers may be read.
+unsafe fn write_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) -> Answer {
+    // SAFETY: the arguments are the caller's.
+    let plainly = |list: &[iovec]| unsafe {
+        match list {
+            [one] if !vectored => syscall!(SYS_write, fd, one.iov_base, one.iov_len),
+            list => syscall!(SYS_writev, fd, list.as_ptr(), list.len()),
+        }
+    };
+    if matches!(fd, libc::STDOUT_FILENO | libc::STDERR_FILENO) {
+        // std's lock for it is the thread's, and would let a second fiber of this worker in while the first one waits.
+        return answer(plainly(list));
+    }
+    let total = list.iter().map(|buffer| buffer.iov_len).sum::<usize>();
+    if total == 0 {
+        // An empty datagram may have to wait for room; anything else does not.
+        return retry::retry(caller, fd, Event::WRITE, SEND, || {
+            // SAFETY: as above.
+            let result = unsafe {
+                syscall!(
+                    SYS_pwritev2,
+                    fd,
+                    list.as_ptr(),
+                    list.len(),
+                    OWN_POSITION,
+                    OWN_POSITION,
+                    libc::RWF_NOWAIT
+                )
+            };
+            if result == -(libc::EOPNOTSUPP as isize) {
+                plainly(list)
+            } else {
+                result
+            }
+        });
+    }
+    // SAFETY: as above.
+    let softly = |list: &[iovec]| unsafe {
+        syscall!(
+            SYS_pwritev2,
+            fd,
+            list.as_ptr(),
+            list.len(),
+            OWN_POSITION,
+            OWN_POSITION,
+            libc::RWF_NOWAIT
+        )
+    };
+    let result = softly(list);
+    if result == total as isize {
+        return Ok(result);
+    }
+    if result == -(libc::EOPNOTSUPP as isize) {
+        if is_nonblocking(fd) || is_file(fd) {
+            return answer(plainly(list));
+        }
+        return write_in_pieces(caller, fd, list);
+    }
+    if result < 0 && !would_block(result) {
+        return answer(result);
+    }
+    if is_file(fd) {
+        // It goes to the page cache: that is not a wait.
+        let mut rest = Rest {
+            buffers: list,
+            done: 0,
+            left: Vec::new(),
+        };
+        if result > 0 {
+            rest.advance(result as usize);
+        }
+        return answer(plainly(rest.list())).map(|written| written + rest.done as isize);
+    }
+    finish_sending(caller, fd, list, result, &mut |list| softly(list))
+}
+
+/// Writes to something that cannot be told not to block: each time that `poll` says that there is room, as much as then surely fits.
+fn write_in_pieces(caller: Caller, fd: RawFd, list: &[iovec]) -> Answer {
+    let mut rest = Rest {
+        buffers: list,
+        done: 0,
+        left: Vec::new(),
+    };
+    let total = rest.total();
+    while rest.done < total {
+        let Some(first) = rest.list().iter().find(|buffer| buffer.iov_len > 0).copied() else {
+            break;
+        };
+        let piece = first.iov_len.min(ATOMIC);
+        let written = ask_first(caller, fd, Event::WRITE, || {
+            // SAFETY: a part of a buffer of the caller's.
+            unsafe { syscall!(SYS_write, fd, first.iov_base, piece) }
+        });
+        match written {
+            Ok(0) => break,
+            Ok(bytes) => rest.advance(bytes as usize),
+            Err(_) if rest.done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(rest.done as ssize_t)
+}
