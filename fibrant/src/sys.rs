@@ -8,6 +8,29 @@
 
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Whether this is a child that another process with a runtime has forked: it has one thread, no workers, and shares their epolls
+/// with its parent. Everything that is hooked goes to the kernel as it is.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process was forked from one with a runtime.
+#[inline(always)]
+pub(crate) fn is_forked() -> bool {
+    FORKED.load(Relaxed)
+}
+
+/// Makes sure that a forked child knows what it is. To be called before the first worker begins.
+pub(crate) fn notice_forks() {
+    static ONCE: Once = Once::new();
+    /// Called in the child, before anything else.
+    extern "C" fn in_child() {
+        FORKED.store(true, Relaxed);
+    }
+    // SAFETY: the function only stores a number, which is allowed in a child of a process with several threads.
+    ONCE.call_once(|| drop(unsafe { libc::pthread_atfork(None, None, Some(in_child)) }));
+}
 
 /// Calls the kernel.
 ///

@@ -504,6 +504,40 @@ fn hooks_can_be_turned_off() {
 }
 
 #[test]
+fn a_forked_child_leaves_its_parent_alone() {
+    use std::os::unix::process::CommandExt;
+    let _watchdog = Watchdog::new();
+    let runtime = Builder::new().workers(1).build().unwrap();
+    let received = runtime.spawn(|| {
+        let (mut ours, mut theirs) = streams();
+        let fd = ours.as_raw_fd();
+        let reader = fibrant::spawn(move || {
+            let mut buffer = [0; 8];
+            let counts = [0; 2].map(|_| ours.read(&mut buffer).unwrap());
+            (counts, buffer)
+        });
+        fibrant::yield_now(); // it waits, and is registered
+        let mut command = std::process::Command::new("true");
+        // SAFETY: closes and duplicates descriptors, which a child may do; it also makes std fork.
+        unsafe {
+            command.pre_exec(move || {
+                libc::close(fd);
+                libc::dup2(2, fd);
+                libc::close(fd);
+                Ok(())
+            })
+        };
+        let status = command.status().unwrap();
+        theirs.write_all(b"one").unwrap();
+        thread::sleep(ms(5));
+        theirs.write_all(b"three").unwrap();
+        (status.success(), reader.join().unwrap())
+    });
+    assert_eq!(received.join().unwrap(), (true, ([3, 5], *b"three\0\0\0")));
+    runtime.stop().unwrap();
+}
+
+#[test]
 fn a_cancelled_fiber_is_told_once() {
     let _watchdog = Watchdog::new();
     let runtime = Builder::new().workers(1).build().unwrap();

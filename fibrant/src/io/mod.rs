@@ -320,6 +320,9 @@ pub fn close(fd: RawFd) -> io::Result<()> {
 /// Lets `close` close these descriptors, or put others in their place: what is known of them is forgotten before, who waits for
 /// one gets `EBADF`, and functions that wait for one are called afterwards.
 pub(crate) fn closing<R>(descriptors: RangeInclusive<RawFd>, close: impl FnOnce() -> R) -> R {
+    if sys::is_forked() {
+        return close(); // those who wait are the parent's, and so are the registrations
+    }
     let mut callbacks = Vec::new();
     for fd in table::known(descriptors) {
         let (taken, _) = take_callbacks(fd, Event::READ | Event::WRITE, |state| {

@@ -76,6 +76,7 @@ impl Crew {
         hooks: bool,
         deadlock_after: Option<Duration>,
     ) -> io::Result<Crew> {
+        crate::sys::notice_forks();
         Ok(Crew {
             desks: (0..workers).map(|_| Desk::take()).collect::<Result<_, _>>()?,
             name,
