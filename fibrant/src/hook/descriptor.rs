@@ -1,6 +1,6 @@
 //! Descriptors: what closes or replaces one must tell those who wait for it.
 //!
-//! This runs on every thread, hooked or not: a descriptor is the process's. What is known of one is in [`io`](crate::io)'s table;
+//! This runs on every thread, hooked or not: a descriptor is the process's. What is known of one is in [`io`]'s table;
 //! it is forgotten, and who waits is told, before the kernel closes the number, because at once it may be another file's.
 
 use super::retry::{Answer, answer};

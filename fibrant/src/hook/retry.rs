@@ -8,7 +8,7 @@
 //! 3. Rounds of waiting and trying again, until something has come of it. Whoever closes the descriptor ends the call with
 //!    `EBADF`, whoever cancels the waits for it with `ECANCELED`.
 //!
-//! It calls [`io`](crate::io) to wait.
+//! It calls [`io`] to wait.
 
 use super::table::Hook;
 use crate::clock;
