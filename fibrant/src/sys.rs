@@ -28,8 +28,10 @@ pub(crate) fn notice_forks() {
     extern "C" fn in_child() {
         FORKED.store(true, Relaxed);
     }
-    // SAFETY: the function only stores a number, which is allowed in a child of a process with several threads.
-    ONCE.call_once(|| drop(unsafe { libc::pthread_atfork(None, None, Some(in_child)) }));
+    ONCE.call_once(|| {
+        // SAFETY: the function only stores a number, which is allowed in a child of a process with several threads.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
 }
 
 /// Calls the kernel.

@@ -426,6 +426,70 @@ bodies! {
         };
         (set, kind(listener.accept().map(drop)))
     };
+    p28_names_are_found, false, || {
+        use std::net::ToSocketAddrs;
+        let found = ("localhost", 80).to_socket_addrs().map(|all| all.map(|one| one.ip().is_loopback()).collect::<Vec<_>>());
+        (kind(found).map(|all| !all.is_empty() && all.iter().all(|&is| is)), ("no.such.name.invalid", 1).to_socket_addrs().is_err())
+    };
+    p27_a_child_is_waited_for, true, || {
+        let child = std::process::Command::new("sh").args(["-c", "sleep 0.02; exit 7"]).status();
+        kind(child.map(|status| status.code()))
+    };
+    p27_a_childs_output_is_read, true, || {
+        use std::process::Stdio;
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "sleep 0.02; cat; echo end >&2"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(&[b'x'; 30_000]).unwrap();
+        let output = child.wait_with_output().unwrap();
+        (output.status.code(), output.stdout.len(), output.stderr)
+    };
+    p27_any_child_and_none, true, || {
+        let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::uninit());
+        let child = std::process::Command::new("sh").args(["-c", "sleep 0.02; kill -9 $$"]).spawn().unwrap();
+        let id = child.id() as libc::pid_t;
+        // SAFETY: the places are local variables. The other tests' children are not waited for: by its number, and its group.
+        unsafe {
+            let waited = libc::wait4(id, &mut status, libc::WUNTRACED, usage.as_mut_ptr());
+            (waited == id, libc::WTERMSIG(status), told(libc::waitpid(id, &mut status, 0) as isize))
+        }
+    };
+    p28_a_thread_is_joined, true, || {
+        let thread = thread::spawn(|| {
+            thread::sleep(ms(20));
+            42
+        });
+        thread.join().unwrap()
+    };
+    p28_a_file_is_read_locked_and_synced, false, || {
+        use std::os::unix::fs::FileExt;
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let mut magic = [0; 4];
+        let read = kind(file.read_at(&mut magic, 0));
+        let other = std::fs::File::open("/proc/self/exe").unwrap();
+        // SAFETY: numbers.
+        let locks = unsafe {
+            let shared = [file.as_raw_fd(), other.as_raw_fd()].map(|fd| libc::flock(fd, libc::LOCK_SH));
+            (shared, told(libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) as isize))
+        };
+        (read, magic, locks, kind(file.read_at(&mut magic, u64::MAX)).is_err())
+    };
+    p28_a_lock_is_waited_for, true, || {
+        let path = std::env::temp_dir().join(format!("fibrant-lock-{}-{:?}", std::process::id(), thread::current().id()));
+        let (first, second) = (std::fs::File::create(&path).unwrap(), std::fs::File::create(&path).unwrap());
+        drop(std::fs::remove_file(&path));
+        // SAFETY: numbers.
+        unsafe {
+            let held = libc::flock(first.as_raw_fd(), libc::LOCK_EX);
+            later(move || drop(first));
+            let start = Instant::now();
+            (held, libc::flock(second.as_raw_fd(), libc::LOCK_EX), start.elapsed() >= ms(15), kind(second.sync_all()))
+        }
+    };
     p25_success_leaves_errno_alone, true, || {
         let (ours, mut theirs) = streams();
         later(move || theirs.write_all(b"x").unwrap());

@@ -27,12 +27,14 @@
 //! [`Builder::hooks`](crate::runtime::Builder::hooks) for a runtime, and `FIBRANT=hooks=off` for the process.
 
 // Inside: `table` has every name once; `real` finds the functions behind them; `retry` is the one loop that waits; the others
-// emulate: `transfer` (bytes), `connection`, `readiness`, `descriptor` (who closes tells those who wait), `time`, `file`. The
+// emulate: `transfer` (bytes), `connection`, `readiness`, `descriptor` (who closes tells those who wait), `time`, `file`, `names`, `child`. The
 // module calls `io` and `scheduler` to wait, and `sys` for the kernel.
 
+mod child;
 mod connection;
 mod descriptor;
 mod file;
+mod names;
 mod readiness;
 mod real;
 mod retry;

@@ -10,13 +10,14 @@
 
 use super::real::Real;
 use super::retry::{Answer, Caller};
-use super::{connection, descriptor, readiness, time, transfer};
+use super::{child, connection, descriptor, file, names, readiness, time, transfer};
 use crate::scheduler::Worker;
 use crate::stats;
 use crate::sys::syscall;
 use libc::{
-    c_int, c_uint, c_void, clockid_t, epoll_event, fd_set, iovec, msghdr, nfds_t, pollfd, sigset_t, size_t,
-    sockaddr, socklen_t, ssize_t, timespec, timeval,
+    addrinfo, c_char, c_int, c_uint, c_void, clockid_t, epoll_event, fd_set, id_t, idtype_t, iovec, msghdr,
+    nfds_t, off_t, pid_t, pollfd, pthread_t, rusage, siginfo_t, sigset_t, size_t, sockaddr, socklen_t,
+    ssize_t, timespec, timeval,
 };
 use std::ffi::CStr;
 
@@ -42,6 +43,14 @@ fn tell(answer: Answer) -> isize {
 #[cold]
 fn tell_kernel(result: isize) -> isize {
     tell(super::retry::answer(result))
+}
+
+/// What a function that is more than a system call gives where there is no such function.
+///
+/// # Safety
+/// None is needed: it stands where others call the kernel.
+unsafe fn absent(result: c_int) -> isize {
+    result as isize
 }
 
 /// Defines one function.
@@ -185,6 +194,26 @@ hooks! {
         syscall!(SYS_epoll_pwait, epoll, events, room, milliseconds, mask, 8);
     fiber epoll_pwait2 (epoll: c_int, events: *mut epoll_event, room: c_int, time: *const timespec, mask: *const sigset_t) -> c_int => readiness::epoll_pwait2,
         syscall!(SYS_epoll_pwait2, epoll, events, room, time, mask, 8);
+
+    // Names.
+    fiber getaddrinfo (node: *const c_char, service: *const c_char, hints: *const addrinfo, found: *mut *mut addrinfo) -> c_int => names::getaddrinfo,
+        absent(libc::EAI_FAIL);
+    fiber getnameinfo (address: *const sockaddr, size: socklen_t, host: *mut c_char, host_size: socklen_t, service: *mut c_char, service_size: socklen_t, flags: c_int) -> c_int => names::getnameinfo,
+        absent(libc::EAI_FAIL);
+
+    // Children and threads.
+    fiber wait (status: *mut c_int) -> pid_t as __wait => child::wait, syscall!(SYS_wait4, -1_isize, status, 0, 0);
+    fiber waitpid (child: pid_t, status: *mut c_int, options: c_int) -> pid_t as __waitpid => child::waitpid, syscall!(SYS_wait4, child, status, options, 0);
+    fiber wait3 (status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t => child::wait3, syscall!(SYS_wait4, -1_isize, status, options, usage);
+    fiber wait4 (child: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t => child::wait4, syscall!(SYS_wait4, child, status, options, usage);
+    fiber waitid (kind: idtype_t, id: id_t, found: *mut siginfo_t, options: c_int) -> c_int => child::waitid, syscall!(SYS_waitid, kind, id, found, options, 0);
+    fiber pthread_join (thread: pthread_t, result: *mut *mut c_void) -> c_int => child::pthread_join, absent(libc::ENOSYS);
+
+    // Files.
+    fiber pread (fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t) -> ssize_t as pread64 => file::pread, syscall!(SYS_pread64, fd, buffer, length, offset);
+    fiber fsync (fd: c_int) -> c_int => file::fsync, syscall!(SYS_fsync, fd);
+    fiber fdatasync (fd: c_int) -> c_int => file::fdatasync, syscall!(SYS_fdatasync, fd);
+    fiber flock (fd: c_int, operation: c_int) -> c_int => file::flock, syscall!(SYS_flock, fd, operation);
 
     // Descriptors.
     everyone close (fd: c_int) -> c_int as __close => descriptor::close, ();
