@@ -450,12 +450,13 @@ bodies! {
     };
     p27_any_child_and_none, true, || {
         let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::uninit());
-        let child = std::process::Command::new("sh").args(["-c", "sleep 0.02; kill -9 $$"]).spawn().unwrap();
+        let mut child = std::process::Command::new("sh").args(["-c", "sleep 0.02; kill -9 $$"]).spawn().unwrap();
         let id = child.id() as libc::pid_t;
         // SAFETY: the places are local variables. The other tests' children are not waited for: by its number, and its group.
         unsafe {
             let waited = libc::wait4(id, &mut status, libc::WUNTRACED, usage.as_mut_ptr());
-            (waited == id, libc::WTERMSIG(status), told(libc::waitpid(id, &mut status, 0) as isize))
+            let again = told(libc::waitpid(id, &mut status, 0) as isize);
+            (waited == id, libc::WTERMSIG(status), again, child.wait().is_err())
         }
     };
     p28_a_thread_is_joined, true, || {
