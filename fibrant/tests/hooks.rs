@@ -523,6 +523,32 @@ bodies! {
             (held, libc::flock(second.as_raw_fd(), libc::LOCK_EX), kind(second.sync_all()))
         }
     };
+    p10_commands_of_fcntl_reach_the_kernel, false, || {
+        let (ours, _theirs) = streams();
+        let fd = ours.as_raw_fd();
+        // SAFETY: numbers, and a descriptor that is closed again.
+        unsafe {
+            let copy = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 700);
+            let flags = (libc::fcntl(copy, libc::F_GETFD), libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK));
+            let both = (libc::fcntl(copy, libc::F_GETFL), libc::fcntl(fd, libc::F_GETFL));
+            (copy >= 700, flags, both, libc::close(copy), told(libc::fcntl(copy, libc::F_GETFD) as isize), told(libc::fcntl(fd, 9999) as isize))
+        }
+    };
+    p28_a_record_lock_is_waited_for, true, || {
+        let path = std::env::temp_dir().join(format!("fibrant-record-{}-{:?}", std::process::id(), thread::current().id()));
+        let (first, second) = (std::fs::File::create(&path).unwrap(), std::fs::File::create(&path).unwrap());
+        drop(std::fs::remove_file(&path));
+        // SAFETY: all zero, but for what is said, is the whole file.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = libc::F_WRLCK as _;
+        // SAFETY: the lock is a local variable.
+        unsafe {
+            let held = libc::fcntl(first.as_raw_fd(), libc::F_OFD_SETLKW, &raw const lock);
+            let refused = told(libc::fcntl(second.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) as isize);
+            later(move || drop(first));
+            (held, refused, libc::fcntl(second.as_raw_fd(), libc::F_OFD_SETLKW, &raw const lock))
+        }
+    };
     p25_success_leaves_errno_alone, true, || {
         let (ours, mut theirs) = streams();
         later(move || theirs.write_all(b"x").unwrap());

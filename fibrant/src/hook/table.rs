@@ -143,6 +143,50 @@ macro_rules! hooks {
 
 const _: () = assert!(NAMES.len() <= stats::HOOKS);
 
+/// Defines the name by which a function is called where the compiler knows the size of a buffer: `$count` things of that many bytes
+/// must fit in.
+macro_rules! checked {
+    ($($name:ident ($($argument:ident: $type:ty),*) -> $result:ty => $plain:ident ($($passed:ident),*), $count:expr, $size:ident;)*) => {
+        $(
+            /// The function of a similar name, called where the size of the buffer is known.
+            ///
+            /// # Safety
+            /// As the C library's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+                static REAL: Real = Real::new(c_name(concat!(stringify!($name), "\0")));
+                if $count > $size {
+                    // It ends the program with a message.
+                    if let Some(address) = REAL.address() {
+                        // SAFETY: it is the address of the function of that name, which has this type.
+                        return unsafe {
+                            let real: unsafe extern "C" fn($($type),*) -> $result = std::mem::transmute(address);
+                            real($($argument),*)
+                        };
+                    }
+                    std::process::abort();
+                }
+                // SAFETY: the arguments are those that the function was called with.
+                unsafe { $plain($($passed),*) }
+            }
+        )*
+
+        /// Their names.
+        #[cfg(test)]
+        const CHECKED: &[&str] = &[$(stringify!($name),)*];
+    };
+}
+
+checked! {
+    __read_chk (fd: c_int, buffer: *mut c_void, length: size_t, size: size_t) -> ssize_t => read(fd, buffer, length), length, size;
+    __pread_chk (fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t, size: size_t) -> ssize_t => pread(fd, buffer, length, offset), length, size;
+    __pread64_chk (fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t, size: size_t) -> ssize_t => pread(fd, buffer, length, offset), length, size;
+    __recv_chk (fd: c_int, buffer: *mut c_void, length: size_t, size: size_t, flags: c_int) -> ssize_t => recv(fd, buffer, length, flags), length, size;
+    __recvfrom_chk (fd: c_int, buffer: *mut c_void, length: size_t, size: size_t, flags: c_int, address: *mut sockaddr, room: *mut socklen_t) -> ssize_t => recvfrom(fd, buffer, length, flags, address, room), length, size;
+    __poll_chk (descriptors: *mut pollfd, count: nfds_t, milliseconds: c_int, size: size_t) -> c_int => poll(descriptors, count, milliseconds), count as usize * size_of::<pollfd>(), size;
+    __ppoll_chk (descriptors: *mut pollfd, count: nfds_t, time: *const timespec, mask: *const sigset_t, size: size_t) -> c_int => ppoll(descriptors, count, time, mask), count as usize * size_of::<pollfd>(), size;
+}
+
 hooks! {
     // Time.
     fiber sleep (seconds: c_uint) -> c_uint => time::sleep, time::sleep_in_kernel(u64::from(seconds) * 1_000_000);
@@ -220,6 +264,7 @@ hooks! {
     everyone dup2 (old: c_int, new: c_int) -> c_int as __dup2 => descriptor::dup2, ();
     everyone dup3 (old: c_int, new: c_int, flags: c_int) -> c_int => descriptor::dup3, ();
     everyone close_range (first: c_uint, last: c_uint, flags: c_int) -> c_int => descriptor::close_range, ();
+    everyone fcntl (fd: c_int, command: c_int, argument: usize) -> c_int as fcntl64 as __fcntl => descriptor::fcntl, ();
     everyone setsockopt (fd: c_int, level: c_int, name: c_int, value: *const c_void, size: socklen_t) -> c_int => descriptor::setsockopt, ();
 }
 
@@ -251,7 +296,7 @@ mod tests {
     fn the_programs_own_definitions_win() {
         let own = file_of(read as *const c_void);
         assert_ne!(file_of(definition_of("malloc")), own, "malloc is not hooked");
-        for name in SYMBOLS {
+        for name in SYMBOLS.iter().chain(CHECKED) {
             assert_eq!(file_of(definition_of(name)), own, "{name}");
         }
         assert!(SYMBOLS.len() > NAMES.len());

@@ -339,6 +339,11 @@ pub(crate) fn closing<R>(descriptors: RangeInclusive<RawFd>, close: impl FnOnce(
     result
 }
 
+/// Whether the descriptor has a place in the table.
+pub(crate) fn is_known(fd: RawFd) -> bool {
+    !sys::is_forked() && table::existing(fd).is_some()
+}
+
 /// Calls `f` while nobody else does for this descriptor. It must not wait.
 pub(crate) fn exclusively<R>(fd: RawFd, f: impl FnOnce() -> R) -> R {
     let _state = table::entry(fd).lock();
