@@ -283,22 +283,29 @@ mod tests {
         }
     }
 
-    /// The definition of a name that everybody in the program finds, libraries included.
-    fn definition_of(name: &str) -> *const c_void {
+    /// The definition of a name that everybody in the program finds, libraries included; or, instead of the program's own, the
+    /// next one.
+    fn definition_of(name: &str, which: *mut c_void) -> Option<*const c_void> {
         let name = CString::new(name).unwrap();
         // SAFETY: the name is a string of C's.
-        let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-        assert!(!address.is_null(), "{name:?} is not exported");
-        address
+        let address = unsafe { libc::dlsym(which, name.as_ptr()) };
+        (!address.is_null()).then_some(address.cast_const())
     }
 
     #[test]
     fn the_programs_own_definitions_win() {
         let own = file_of(read as *const c_void);
-        assert_ne!(file_of(definition_of("malloc")), own, "malloc is not hooked");
+        let malloc = definition_of("malloc", libc::RTLD_DEFAULT).unwrap();
+        assert_ne!(file_of(malloc), own, "malloc is not hooked");
+        let mut found = 0;
         for name in SYMBOLS.iter().chain(CHECKED) {
-            assert_eq!(file_of(definition_of(name)), own, "{name}");
+            match definition_of(name, libc::RTLD_DEFAULT) {
+                Some(definition) => assert_eq!(file_of(definition), own, "{name}"),
+                // Only what a library defines is seen by others, and some of the old names are not there on every machine.
+                None => assert_eq!(definition_of(name, libc::RTLD_NEXT), None, "{name}"),
+            }
+            found += usize::from(definition_of(name, libc::RTLD_DEFAULT).is_some());
         }
-        assert!(SYMBOLS.len() > NAMES.len());
+        assert!(found >= NAMES.len(), "{found} of {} names", NAMES.len());
     }
 }
