@@ -38,7 +38,7 @@ const NOT_UNDER_ASAN: [&str; 2] = [
 ];
 
 /// The tests that are repeated on the other machine: what depends on its instructions, pages, unwinding or memory order.
-const ON_AARCH64: [&str; 12] = [
+const ON_AARCH64: [&str; 13] = [
     "fiber",
     "local",
     "coroutine",
@@ -51,6 +51,7 @@ const ON_AARCH64: [&str; 12] = [
     "timer",
     "io",
     "runtime",
+    "hooks",
 ];
 
 /// Tests that the other machine's emulator cannot run, each with the reason.

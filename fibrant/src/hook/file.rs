@@ -60,7 +60,7 @@ pub(super) unsafe fn pread(
     let plainly = || unsafe { syscall!(SYS_pread64, fd, buffer, length, offset) };
     match -softly as i32 {
         _ if offset < 0 => answer(plainly()),
-        libc::EOPNOTSUPP | libc::EINVAL => answer(plainly()),
+        libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS => answer(plainly()),
         // SAFETY: as above; the caller waits.
         libc::EAGAIN => unsafe { offload(caller, plainly) },
         _ => answer(softly),

@@ -4,7 +4,7 @@
 //! change. What then remains to be emulated is what a blocking call does beyond one try: a stream is written to the end, and
 //! `MSG_WAITALL` or `SO_RCVLOWAT` wait for more than there is.
 //!
-//! Some files know no `RWF_NOWAIT` (named pipes, terminals, inotify): those are asked with `poll` first.
+//! Some files know no `RWF_NOWAIT` (named pipes, terminals, inotify), nor do old kernels: those are asked with `poll` first.
 
 use super::retry::{self, Answer, Caller, Limit, answer, is_nonblocking, would_block};
 use crate::io::Event;
@@ -79,6 +79,11 @@ impl<'a> Rest<'a> {
     fn list(&self) -> &[iovec] {
         if self.done == 0 { self.buffers } else { &self.left }
     }
+}
+
+/// Whether a result says that this file, or this kernel, cannot be told not to block.
+fn is_unsupported(result: isize) -> bool {
+    matches!(-result as c_int, libc::EOPNOTSUPP | libc::ENOSYS)
 }
 
 /// A call that moves bytes until there are `target`, or all, whichever is less: each attempt moves some of what is left.
@@ -370,7 +375,7 @@ unsafe fn read_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) -
         )
     };
     let result = softly(list);
-    if result == -(libc::EOPNOTSUPP as isize) {
+    if is_unsupported(result) {
         return ask_first(caller, fd, Event::READ, || plainly(list));
     }
     let total: usize = list.iter().map(|buffer| buffer.iov_len).sum();
@@ -585,7 +590,7 @@ unsafe fn write_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) 
                     libc::RWF_NOWAIT
                 )
             };
-            if result == -(libc::EOPNOTSUPP as isize) {
+            if is_unsupported(result) {
                 plainly(list)
             } else {
                 result
@@ -608,7 +613,7 @@ unsafe fn write_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) 
     if result == total as isize {
         return Ok(result);
     }
-    if result == -(libc::EOPNOTSUPP as isize) {
+    if is_unsupported(result) {
         if is_nonblocking(fd) || is_file(fd) {
             return answer(plainly(list));
         }
