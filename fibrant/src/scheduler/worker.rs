@@ -511,15 +511,20 @@ impl Worker {
     pub(super) fn poll(&self) {
         self.last_poll.set(self.turn.get());
         self.desk.run_errands(self);
-        self.after_poll(self.driver.poll(self, Some(0)));
+        if self.driver.poll(self, Some(0)) {
+            self.count_poll();
+        }
+        self.after_poll();
     }
 
-    fn after_poll(&self, asked: bool) {
-        self.desk
-            .polls
-            .store(self.desk.polls.load(Relaxed) + u64::from(asked), Relaxed);
+    fn after_poll(&self) {
         self.now.set(clock::now());
         self.publish();
+    }
+
+    /// Counts how often the kernel is asked.
+    fn count_poll(&self) {
+        self.desk.polls.store(self.desk.polls.load(Relaxed) + 1, Relaxed);
     }
 
     /// Lets others see how things are: after each poll, and before a sleep.
@@ -623,7 +628,9 @@ impl Worker {
                     Some(until.unwrap_or(clock::NEVER).min(clock::now() + pause))
                 }
             };
-            self.after_poll(self.driver.poll(self, until));
+            self.count_poll(); // before: who looks at a worker that sleeps in its first one finds it counted
+            self.driver.poll(self, until);
+            self.after_poll();
             super::deadlock::look(self);
             if has_surplus && self.desk.inbox().is_asleep() && self.ready.length() == 0 {
                 stack::trim_surplus();
