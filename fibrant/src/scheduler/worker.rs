@@ -493,10 +493,13 @@ impl Worker {
             // SAFETY: it is on this worker's roster, which nobody else takes started or bound fibers from; fresh ones are only
             // stolen by workers of this crew, which run no more.
             let scheduled = unsafe { fiber.as_ref() };
-            if place == Place::Started {
+            // One that has no stack yet, because it was about to run ahead of others, has not started either.
+            if place == Place::Started && !scheduled.context.get().is_null() {
                 let index = self.index.unwrap_or(self.crew.desks.len());
                 self.crew.note_abandoned(FiberDump::of(fiber, place, index, now));
                 Thread::with(|thread| thread.counters.fibers_abandoned.increment());
+            } else {
+                Thread::with(|thread| thread.counters.fibers_ended.increment());
             }
             // SAFETY: it has not started or never goes on, so nobody else touches what it runs or returns; whoever joins it gets
             // this. It completes once: a fiber that never goes on does not.
