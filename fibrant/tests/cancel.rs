@@ -388,7 +388,13 @@ fn cancelling_the_owner_of_a_scope_cancels_its_fibers_and_waits_for_them() {
                             "a join in the scope" => {
                                 drop(handles.into_iter().next().unwrap().join());
                             }
-                            _ => fibrant::scope(|inner| drop(inner.spawn(child))),
+                            _ => fibrant::scope(|inner| {
+                                drop(inner.spawn(child));
+                                // One that has not started when the cancel comes never does.
+                                while parked.load(SeqCst) < 11 {
+                                    fibrant::yield_now();
+                                }
+                            }),
                         }
                     })
                 }));
