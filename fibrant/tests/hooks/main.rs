@@ -1,0 +1,68 @@
+//! Hooks, differentially: each body runs in a thread, where nothing is hooked, and in a fiber, and must come to the same. Each
+//! names the point of the contract that it is about, and says whether the fiber has to wait in it.
+//!
+//! There is a file for each part of the contract; `other` has what cannot be compared with a thread.
+
+#[path = "../common/patience.rs"]
+mod patience;
+#[macro_use]
+mod support;
+
+mod blocking;
+mod connections;
+mod identity;
+mod other;
+mod signals;
+mod time;
+mod transfers;
+mod waits;
+
+/// The points of the contract.
+const POINTS: std::ops::RangeInclusive<u32> = 1..=28;
+
+/// How many bodies a point needs.
+const ENOUGH: usize = 3;
+
+/// Points that have fewer.
+const STILL_MISSING: [u32; 18] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 17, 20, 21, 22, 23, 24, 25, 26];
+
+/// How many bodies there are at least.
+const LEAST: usize = 50;
+
+/// The files, each with its points and its bodies.
+const PARTS: [(std::ops::RangeInclusive<u32>, &[&str]); 7] = [
+    (1..=7, identity::BODIES),
+    (8..=10, blocking::BODIES),
+    (11..=15, transfers::BODIES),
+    (16..=20, time::BODIES),
+    (21..=22, connections::BODIES),
+    (23..=25, waits::BODIES),
+    (26..=28, signals::BODIES),
+];
+
+/// The point that a body's name begins with.
+fn point(name: &str) -> Option<u32> {
+    name.strip_prefix('p')?.get(..2)?.parse().ok()
+}
+
+#[test]
+fn every_body_names_a_point_of_its_part() {
+    for (points, bodies) in &PARTS {
+        for name in *bodies {
+            assert!(point(name).is_some_and(|point| points.contains(&point)), "{name}");
+        }
+    }
+}
+
+#[test]
+fn every_point_has_enough_bodies() {
+    let all: Vec<u32> = PARTS
+        .iter()
+        .flat_map(|(_, bodies)| bodies.iter().filter_map(|name| point(name)))
+        .collect();
+    assert!(all.len() >= LEAST, "{} bodies", all.len());
+    let missing: Vec<u32> = POINTS
+        .filter(|point| all.iter().filter(|&other| other == point).count() < ENOUGH)
+        .collect();
+    assert_eq!(missing, STILL_MISSING, "points with too few bodies");
+}

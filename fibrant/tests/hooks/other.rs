@@ -1,0 +1,100 @@
+//! What cannot be compared with a thread.
+
+use crate::patience::Watchdog;
+use crate::support::*;
+use fibrant::runtime::Builder;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[test]
+fn siblings_run_while_one_waits() {
+    let _watchdog = Watchdog::new();
+    let runtime = Builder::new().workers(1).build().unwrap();
+    let start = Instant::now();
+    let sleepers: Vec<_> = (0..100)
+        .map(|_| runtime.spawn(|| thread::sleep(ms(100))))
+        .collect();
+    sleepers.into_iter().for_each(|fiber| fiber.join().unwrap());
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    runtime.stop().unwrap();
+}
+
+#[test]
+fn hooks_can_be_turned_off() {
+    let _watchdog = Watchdog::new();
+    assert!(!fibrant::hook::is_enabled());
+    let runtime = Builder::new().workers(1).hooks(false).build().unwrap();
+    assert!(!runtime.spawn(fibrant::hook::is_enabled).join().unwrap());
+    runtime.stop().unwrap();
+    let runtime = Builder::new().workers(1).build().unwrap();
+    let slept = runtime.spawn(|| {
+        fibrant::hook::disabled(|| thread::sleep(ms(2)));
+        fibrant::hook::set_enabled(false);
+        thread::sleep(ms(2));
+        let off = fibrant::hook::is_enabled();
+        fibrant::hook::set_enabled(true);
+        (off, fibrant::hook::is_enabled())
+    });
+    assert_eq!(slept.join().unwrap(), (false, true));
+    assert_eq!(runtime.stats().sleeps, 0);
+    runtime.spawn(|| thread::sleep(ms(2))).join().unwrap();
+    assert_eq!(runtime.stats().sleeps, 1);
+    runtime.stop().unwrap();
+}
+
+#[test]
+fn a_forked_child_leaves_its_parent_alone() {
+    use std::os::unix::process::CommandExt;
+    let _watchdog = Watchdog::new();
+    let runtime = Builder::new().workers(1).build().unwrap();
+    let received = runtime.spawn(|| {
+        let (mut ours, mut theirs) = streams();
+        let fd = ours.as_raw_fd();
+        let reader = fibrant::spawn(move || {
+            let mut buffer = [0; 8];
+            let counts = [0; 2].map(|_| ours.read(&mut buffer).unwrap());
+            (counts, buffer)
+        });
+        fibrant::yield_now(); // it waits, and is registered
+        let mut command = std::process::Command::new("true");
+        // SAFETY: closes and duplicates descriptors, which a child may do; it also makes std fork.
+        unsafe {
+            command.pre_exec(move || {
+                libc::close(fd);
+                libc::dup2(2, fd);
+                libc::close(fd);
+                Ok(())
+            })
+        };
+        let status = command.status().unwrap();
+        theirs.write_all(b"one").unwrap();
+        thread::sleep(ms(5));
+        theirs.write_all(b"three").unwrap();
+        (status.success(), reader.join().unwrap())
+    });
+    assert_eq!(received.join().unwrap(), (true, ([3, 5], *b"three\0\0\0")));
+    runtime.stop().unwrap();
+}
+
+#[test]
+fn a_cancelled_fiber_is_told_once() {
+    let _watchdog = Watchdog::new();
+    let runtime = Builder::new().workers(1).build().unwrap();
+    let (ours, mut theirs) = streams();
+    let reader = runtime.spawn(move || {
+        let first = receive(ours.as_raw_fd(), &mut [0; 4], 0);
+        (first, receive(ours.as_raw_fd(), &mut [0; 4], 0))
+    });
+    while runtime.stats().descriptor_waits == 0 {
+        thread::sleep(ms(1));
+    }
+    reader.cancel();
+    while runtime.stats().descriptor_waits < 2 {
+        thread::sleep(ms(1));
+    }
+    theirs.write_all(b"x").unwrap();
+    assert_eq!(reader.join().unwrap(), ((-1, libc::ECANCELED), (1, 0)));
+    runtime.stop().unwrap();
+}
