@@ -28,6 +28,8 @@ pub(crate) struct Thread {
     task: Cell<Option<NonNull<Task>>>,
     /// The worker that this thread is, while it is one.
     scheduler: Cell<Option<NonNull<dyn Scheduler>>>,
+    /// How many signal handlers of the program's run on this thread, one in the other.
+    handlers: Cell<u32>,
     /// What this thread counts.
     pub(crate) counters: ThreadCounters,
     /// The stacks it keeps at hand.
@@ -81,6 +83,7 @@ impl Thread {
             current: Cell::new(None),
             task: Cell::new(None),
             scheduler: Cell::new(None),
+            handlers: Cell::new(0),
             counters: ThreadCounters::register(),
             stacks: Cache::new(ends),
             locals: Locals::new(),
@@ -137,6 +140,32 @@ impl Thread {
         let thread = THREAD.get();
         // SAFETY: as in `with`; the handler interrupts this thread and reads one cell.
         unsafe { thread.as_ref() }?.current.get()
+    }
+
+    /// Calls `f`, a signal handler of the program's that has interrupted this thread.
+    pub(crate) fn handling_signal(f: impl FnOnce()) {
+        let thread = THREAD.get();
+        // SAFETY: as in `with`; a handler runs to its end before the thread goes on.
+        let handlers = unsafe { thread.as_ref() }.map(|thread| &thread.handlers);
+        if let Some(handlers) = handlers {
+            handlers.set(handlers.get() + 1);
+        }
+        f();
+        if let Some(handlers) = handlers {
+            handlers.set(handlers.get() - 1);
+        }
+    }
+
+    /// Whether a signal handler of the program's has interrupted this thread: then nothing may wait, and what belongs to the
+    /// thread may be in the middle of a change.
+    #[inline(always)]
+    pub(crate) fn is_handling_signal(&self) -> bool {
+        self.handlers.get() > 0
+    }
+
+    /// The same, for a thread that may have nothing to do with fibers.
+    pub(crate) fn in_signal_handler() -> bool {
+        Thread::if_any(|thread| thread.is_handling_signal().then_some(())).is_some()
     }
 
     /// A number that no other fiber has.

@@ -38,6 +38,7 @@ mod names;
 mod readiness;
 mod real;
 mod retry;
+mod signal;
 mod table;
 mod time;
 mod transfer;

@@ -126,7 +126,7 @@ pub(super) unsafe fn poll(
 ///
 /// # Safety
 /// It is null or a time.
-unsafe fn deadline(time: *const timespec) -> Result<u64, i32> {
+pub(super) unsafe fn deadline(time: *const timespec) -> Result<u64, i32> {
     // SAFETY: the caller's promise.
     let Some(time) = (unsafe { time.as_ref() }) else {
         return Ok(clock::NEVER);

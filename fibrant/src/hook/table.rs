@@ -10,14 +10,14 @@
 
 use super::real::Real;
 use super::retry::{Answer, Caller};
-use super::{child, connection, descriptor, file, names, readiness, time, transfer};
+use super::{child, connection, descriptor, file, names, readiness, signal, time, transfer};
 use crate::scheduler::Worker;
 use crate::stats;
 use crate::sys::syscall;
 use libc::{
     addrinfo, c_char, c_int, c_uint, c_void, clockid_t, epoll_event, fd_set, id_t, idtype_t, iovec, msghdr,
-    nfds_t, off_t, pid_t, pollfd, pthread_t, rusage, siginfo_t, sigset_t, size_t, sockaddr, socklen_t,
-    ssize_t, timespec, timeval,
+    nfds_t, off_t, pid_t, pollfd, pthread_t, rusage, sighandler_t, siginfo_t, sigset_t, size_t, sockaddr,
+    socklen_t, ssize_t, timespec, timeval,
 };
 use std::ffi::CStr;
 
@@ -252,6 +252,17 @@ hooks! {
     fiber wait4 (child: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t => child::wait4, syscall!(SYS_wait4, child, status, options, usage);
     fiber waitid (kind: idtype_t, id: id_t, found: *mut siginfo_t, options: c_int) -> c_int => child::waitid, syscall!(SYS_waitid, kind, id, found, options, 0);
     fiber pthread_join (thread: pthread_t, result: *mut *mut c_void) -> c_int => child::pthread_join, absent(libc::ENOSYS);
+
+    // Signals.
+    fiber sigwait (set: *const sigset_t, found: *mut c_int) -> c_int => signal::sigwait, absent(libc::ENOSYS);
+    fiber sigwaitinfo (set: *const sigset_t, information: *mut siginfo_t) -> c_int => signal::sigwaitinfo,
+        syscall!(SYS_rt_sigtimedwait, set, information, 0, 8);
+    fiber sigtimedwait (set: *const sigset_t, information: *mut siginfo_t, time: *const timespec) -> c_int => signal::sigtimedwait,
+        syscall!(SYS_rt_sigtimedwait, set, information, time, 8);
+    fiber pause () -> c_int => signal::pause, syscall!(SYS_ppoll, 0, 0, 0, 0, 0);
+    fiber sigsuspend (mask: *const sigset_t) -> c_int as __sigsuspend => signal::sigsuspend, syscall!(SYS_rt_sigsuspend, mask, 8);
+    everyone sigaction (number: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int => signal::sigaction, ();
+    everyone signal (number: c_int, handler: sighandler_t) -> sighandler_t as bsd_signal as ssignal => signal::signal, ();
 
     // Files.
     fiber pread (fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t) -> ssize_t as pread64 => file::pread, syscall!(SYS_pread64, fd, buffer, length, offset);

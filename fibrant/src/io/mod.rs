@@ -40,6 +40,7 @@ pub(crate) use reactor::Reactor;
 pub(crate) use watch::{Round, Watch, watch};
 
 use crate::clock;
+use crate::fiber::Thread;
 use crate::scheduler::Worker;
 use crate::sys;
 use callback::Callback;
@@ -323,6 +324,9 @@ pub(crate) fn closing<R>(descriptors: RangeInclusive<RawFd>, close: impl FnOnce(
     if sys::is_forked() {
         return close(); // those who wait are the parent's, and so are the registrations
     }
+    if Thread::in_signal_handler() {
+        return close(); // what it has interrupted may have the lock; later waits find out by themselves
+    }
     let mut callbacks = Vec::new();
     for fd in table::known(descriptors) {
         let (taken, _) = take_callbacks(fd, Event::READ | Event::WRITE, |state| {
@@ -341,7 +345,7 @@ pub(crate) fn closing<R>(descriptors: RangeInclusive<RawFd>, close: impl FnOnce(
 
 /// Whether the descriptor has a place in the table.
 pub(crate) fn is_known(fd: RawFd) -> bool {
-    !sys::is_forked() && table::existing(fd).is_some()
+    !sys::is_forked() && !Thread::in_signal_handler() && table::existing(fd).is_some()
 }
 
 /// Calls `f` while nobody else does for this descriptor. It must not wait.

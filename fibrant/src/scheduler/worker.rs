@@ -163,6 +163,9 @@ impl Worker {
             return None;
         }
         Thread::if_any(|thread| {
+            if thread.is_handling_signal() {
+                return None;
+            }
             let fiber = thread.task()?.cast::<Scheduled>();
             let worker = thread.scheduler()?.cast::<Worker>();
             // SAFETY: the task that runs here is alive and the head of a Scheduled; the worker is as in `current`.
