@@ -1,16 +1,19 @@
-//! Children and threads: waiting for one to end.
+//! Children and threads: making them, and waiting for one to end.
 //!
 //! A child has a descriptor that says when it ends, so a fiber waits for that. For any child, for a group, and for a child that
 //! stops or goes on there is none: those are asked again and again, after longer and longer pauses. So are threads. No pool of
 //! threads is used: whoever ends the wait may need it.
 
-use super::connection::try_again;
+use super::file::{last_error, offload};
 use super::real::Real;
-use super::retry::{self, Answer, Caller, Limit, answer};
+use super::retry::{self, Answer, Caller, Limit, answer, try_again};
 use crate::clock;
 use crate::io::{self, Event};
+use crate::scheduler::{Interruption, Worker};
 use crate::sys::{self, syscall};
-use libc::{c_int, c_void, id_t, idtype_t, pid_t, pthread_t, rusage, siginfo_t};
+use libc::{
+    FILE, c_char, c_int, c_void, clockid_t, id_t, idtype_t, pid_t, pthread_t, rusage, siginfo_t, timespec,
+};
 use std::os::fd::RawFd;
 
 const AGAIN: isize = -(libc::EAGAIN as isize);
@@ -112,11 +115,11 @@ pub(super) unsafe fn waitid(
     })
 }
 
-/// Gives the error's number, as the function does.
+/// Joins a thread, or gives up then. Gives the error's number, as the functions do.
 ///
 /// # Safety
 /// As `pthread_join`.
-pub(super) unsafe fn pthread_join(caller: Caller, thread: pthread_t, result: *mut *mut c_void) -> Answer {
+unsafe fn join_until(caller: Caller, thread: pthread_t, result: *mut *mut c_void, deadline: u64) -> Answer {
     type Join = unsafe extern "C" fn(pthread_t, *mut *mut c_void) -> c_int;
     static TRY: Real = Real::new(c"pthread_tryjoin_np");
     static REAL: Real = Real::new(c"pthread_join");
@@ -129,11 +132,148 @@ pub(super) unsafe fn pthread_join(caller: Caller, thread: pthread_t, result: *mu
         // SAFETY: the arguments are the caller's.
         return Ok(join(&REAL).map_or(libc::ENOSYS, |real| unsafe { real(thread, result) }) as isize);
     };
-    wait_for(caller, None, &mut || {
+    let mut call = || {
         // SAFETY: the arguments are the caller's.
         match unsafe { attempt(thread, result) } {
             libc::EBUSY => AGAIN,
             error => error as isize,
         }
-    })
+    };
+    let result = call();
+    if !retry::would_block(result) {
+        return Ok(result);
+    }
+    caller.count().would_block.increment();
+    match try_again(caller, deadline, &mut call) {
+        Err(libc::EAGAIN) => Ok(libc::ETIMEDOUT as isize),
+        result => result,
+    }
+}
+
+/// # Safety
+/// As `pthread_join`.
+pub(super) unsafe fn pthread_join(caller: Caller, thread: pthread_t, result: *mut *mut c_void) -> Answer {
+    // SAFETY: the caller's promise.
+    unsafe { join_until(caller, thread, result, clock::NEVER) }
+}
+
+/// # Safety
+/// As `pthread_clockjoin_np`.
+pub(super) unsafe fn pthread_clockjoin_np(
+    caller: Caller,
+    thread: pthread_t,
+    result: *mut *mut c_void,
+    clock: clockid_t,
+    time: *const timespec,
+) -> Answer {
+    // SAFETY: null or a time, as the caller promises.
+    let deadline = match unsafe { time.as_ref() } {
+        None => clock::NEVER,
+        Some(time) => match super::time::nanoseconds(time) {
+            Ok(nanoseconds) => {
+                let rest = nanoseconds.saturating_sub(super::time::reading(clock));
+                clock::now().saturating_add(rest)
+            }
+            Err(error) => return Ok(error as isize),
+        },
+    };
+    // SAFETY: the caller's promise.
+    unsafe { join_until(caller, thread, result, deadline) }
+}
+
+/// # Safety
+/// As `pthread_timedjoin_np`.
+pub(super) unsafe fn pthread_timedjoin_np(
+    caller: Caller,
+    thread: pthread_t,
+    result: *mut *mut c_void,
+    time: *const timespec,
+) -> Answer {
+    // SAFETY: the caller's promise.
+    unsafe { pthread_clockjoin_np(caller, thread, result, libc::CLOCK_REALTIME, time) }
+}
+
+/// A real thread runs the command and waits for it: the function blocks signals of its thread meanwhile.
+///
+/// # Safety
+/// As `system`.
+pub(super) unsafe fn system(caller: Caller, command: *const c_char) -> Answer {
+    static REAL: Real = Real::new(c"system");
+    let Some(address) = REAL.address() else {
+        return Err(libc::ENOSYS);
+    };
+    // SAFETY: it is the address of the function of that name, which has this type.
+    let real: unsafe extern "C" fn(*const c_char) -> c_int = unsafe { std::mem::transmute(address) };
+    // SAFETY: the command is the caller's, who waits.
+    unsafe { offload(caller, || with_error(real(command))) }
+}
+
+/// What a function of the C library's has given, as the kernel would.
+fn with_error(result: c_int) -> isize {
+    match result {
+        -1 => -(last_error() as isize),
+        result => result as isize,
+    }
+}
+
+/// Starting a command does not wait. It is here with its other half.
+///
+/// # Safety
+/// As `popen`.
+pub(super) unsafe fn popen(_: Caller, command: *const c_char, mode: *const c_char) -> Answer {
+    static REAL: Real = Real::new(c"popen");
+    let Some(address) = REAL.address() else {
+        return refused(libc::ENOSYS);
+    };
+    // SAFETY: it is the address of the function of that name, which has this type.
+    let real: unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE =
+        unsafe { std::mem::transmute(address) };
+    // SAFETY: the arguments are the caller's.
+    Ok(unsafe { real(command, mode) } as isize)
+}
+
+/// A function that gives a pointer says with a null one that it has failed.
+fn refused(error: c_int) -> Answer {
+    // SAFETY: the address is that of this thread's variable.
+    unsafe { *libc::__errno_location() = error };
+    Ok(0)
+}
+
+/// A real thread waits for the command's end.
+///
+/// # Safety
+/// As `pclose`.
+pub(super) unsafe fn pclose(caller: Caller, stream: *mut FILE) -> Answer {
+    static REAL: Real = Real::new(c"pclose");
+    let Some(address) = REAL.address() else {
+        return Err(libc::ENOSYS);
+    };
+    // SAFETY: it is the address of the function of that name, which has this type.
+    let real: unsafe extern "C" fn(*mut FILE) -> c_int = unsafe { std::mem::transmute(address) };
+    // SAFETY: the stream is the caller's to close, who waits.
+    unsafe {
+        let fd = libc::fileno(stream);
+        io::closing(fd..=fd, || offload(caller, || with_error(real(stream))))
+    }
+}
+
+/// Ends the fiber, as the function ends a thread: what it has on its stack is unwound, and whoever joins it is told that it was
+/// cancelled. On a thread it ends the thread.
+///
+/// # Safety
+/// As `pthread_exit`.
+pub(super) unsafe fn pthread_exit(value: *mut c_void) -> ! {
+    static REAL: Real = Real::new(c"pthread_exit");
+    if Worker::of_hooked_fiber().is_some() {
+        Interruption::Cancel.unwind();
+    }
+    let Some(address) = REAL.address() else {
+        // SAFETY: ends this thread, and nothing else.
+        unsafe { syscall!(SYS_exit, 0) };
+        std::process::abort();
+    };
+    // SAFETY: it is the address of the function of that name, which has this type.
+    let real: unsafe extern "C-unwind" fn(*mut c_void) -> ! = unsafe { std::mem::transmute(address) };
+    // SAFETY: the caller's promise.
+    unsafe { real(value) }
 }

@@ -4,32 +4,16 @@
 //! socket non-blocking around the one system call that begins the connection. `accept` leaves its listener alone, which other
 //! processes may share: it asks first, while no other fiber asks for the same listener.
 
-use super::retry::{self, Answer, Caller, Limit, answer, is_nonblocking};
+use super::retry::{self, Answer, Caller, Limit, answer, is_nonblocking, is_ready, try_again};
 use crate::clock;
-use crate::fiber::WaitReason;
 use crate::io::{self, Event};
-use crate::scheduler::{WaitEnd, Waiting};
-use crate::sys::{self, syscall};
+use crate::sys::syscall;
 use libc::{c_int, sockaddr, socklen_t};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// How long a connect may take if its socket has no limit of its own: nanoseconds, or never.
 pub(super) static CONNECT_TIMEOUT: AtomicU64 = AtomicU64::new(clock::NEVER);
-
-/// The first pause before a full queue of a local socket is tried again, and the longest: nanoseconds.
-const PAUSES: [u64; 2] = [100_000, 20_000_000];
-
-/// Whether a descriptor is ready, as the kernel says.
-fn is_ready(fd: RawFd, event: Event) -> bool {
-    let mut asked = libc::pollfd {
-        fd,
-        events: event.to_poll(),
-        revents: 0,
-    };
-    // SAFETY: one element, a local variable.
-    unsafe { sys::poll(&mut asked, 1, 0) != 0 }
-}
 
 /// # Safety
 /// As `connect`.
@@ -42,8 +26,10 @@ pub(super) unsafe fn connect(caller: Caller, fd: c_int, address: *const sockaddr
         return answer(begin());
     }
     let call = || {
-        // Nobody else toggles it meanwhile.
+        // Nobody else sets them meanwhile.
         io::exclusively(fd, || {
+            // SAFETY: asks for a number.
+            let flags = unsafe { syscall!(SYS_fcntl, fd, libc::F_GETFL) };
             // SAFETY: sets the flags as they were, and one more; and back.
             unsafe { syscall!(SYS_fcntl, fd, libc::F_SETFL, flags | libc::O_NONBLOCK as isize) };
             let result = begin();
@@ -93,31 +79,6 @@ fn error_of(fd: RawFd) -> c_int {
         )
     };
     if result < 0 { -result as c_int } else { error }
-}
-
-/// Tries again and again, after longer and longer pauses, what would block without ever saying when it would not.
-pub(super) fn try_again(caller: Caller, deadline: u64, call: &mut dyn FnMut() -> isize) -> Answer {
-    let [mut pause, longest] = PAUSES;
-    loop {
-        let now = clock::now();
-        if now >= deadline {
-            return Err(libc::EAGAIN);
-        }
-        caller.count().parks.increment();
-        let until = deadline.min(now + pause);
-        let waiting = || Waiting {
-            reason: WaitReason::Sleeping,
-            park: false,
-            interruptible: false,
-            deadline: until,
-        };
-        while caller.worker.wait(waiting(), |_, _| {}) != WaitEnd::TimedOut {}
-        pause = longest.min(2 * pause);
-        let result = call();
-        if !retry::would_block(result) {
-            return answer(result);
-        }
-    }
 }
 
 /// # Safety

@@ -3,14 +3,14 @@
 //! This runs on every thread, hooked or not: a descriptor is the process's. What is known of one is in [`io`]'s table;
 //! it is forgotten, and who waits is told, before the kernel closes the number, because at once it may be another file's.
 
-use super::connection::try_again;
+use super::file::last_error;
 use super::real::Real;
-use super::retry::{Answer, Caller, answer, would_block};
+use super::retry::{Answer, Caller, answer, try_again, would_block};
 use super::table::Hook;
 use crate::io;
 use crate::scheduler::Worker;
 use crate::sys::{self, syscall};
-use libc::{c_int, c_uint};
+use libc::{FILE, c_int, c_uint, c_ulong};
 
 /// # Safety
 /// As `close`.
@@ -70,7 +70,7 @@ pub(super) unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> Answer
         Some(address) => unsafe {
             let real: unsafe extern "C" fn(c_int, c_int, usize) -> c_int = std::mem::transmute(address);
             match real(fd, command, argument) {
-                -1 => -(io_error() as isize),
+                -1 => -(last_error() as isize),
                 result => result as isize,
             }
         },
@@ -79,7 +79,7 @@ pub(super) unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> Answer
     };
     let softly = match command {
         // A connect that is under way may have changed the flags for a moment.
-        libc::F_GETFL if fd >= 0 && io::is_known(fd) => {
+        libc::F_GETFL | libc::F_SETFL if fd >= 0 && io::is_known(fd) => {
             return answer_of(io::exclusively(fd, || call(command)));
         }
         libc::F_SETLKW => libc::F_SETLK,
@@ -102,17 +102,124 @@ pub(super) unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> Answer
     try_again(Caller { worker, hook }, crate::clock::NEVER, &mut attempt)
 }
 
-/// The error that the C library has left.
-fn io_error() -> c_int {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
-}
-
 /// A result of `fcntl`: numbers below -4095 are none of its errors.
 fn answer_of(result: isize) -> Answer {
     if (-4095..0).contains(&result) {
         Err(-result as i32)
     } else {
         Ok(result)
+    }
+}
+
+/// Everything goes to the kernel, with its argument as it is.
+///
+/// # Safety
+/// As `ioctl`.
+pub(super) unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> Answer {
+    // SAFETY: the arguments are the caller's.
+    let call = || answer(unsafe { syscall!(SYS_ioctl, fd, request, argument) });
+    if request == libc::FIONBIO && fd >= 0 && io::is_known(fd) {
+        // A connect that is under way may have changed the flag for a moment.
+        return io::exclusively(fd, call);
+    }
+    call()
+}
+
+/// # Safety
+/// As `closefrom`.
+pub(super) unsafe fn closefrom(first: c_int) -> Answer {
+    // SAFETY: the caller's promise.
+    unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) }
+}
+
+/// What is written is written before the descriptor is forgotten: that may take a while.
+///
+/// # Safety
+/// As `fclose`.
+pub(super) unsafe fn fclose(stream: *mut FILE) -> Answer {
+    static REAL: Real = Real::new(c"fclose");
+    let Some(address) = REAL.address() else {
+        return Err(libc::ENOSYS);
+    };
+    // SAFETY: it is the address of the function of that name, which has this type.
+    let real: unsafe extern "C" fn(*mut FILE) -> c_int = unsafe { std::mem::transmute(address) };
+    // SAFETY: the stream is the caller's to close.
+    let result = unsafe {
+        let before = *libc::__errno_location();
+        let fd = libc::fileno(stream);
+        *libc::__errno_location() = before; // a stream in memory has none
+        if fd < 0 {
+            real(stream)
+        } else {
+            libc::fflush(stream);
+            io::closing(fd..=fd, || real(stream))
+        }
+    };
+    match result {
+        0 => Ok(0),
+        _ => Err(last_error()),
+    }
+}
+
+/// # Safety
+/// As `socket`.
+pub(super) unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Answer {
+    // SAFETY: makes a descriptor.
+    let fd = answer(unsafe { syscall!(SYS_socket, domain, kind, protocol) })?;
+    note_socket(fd as c_int);
+    Ok(fd)
+}
+
+/// # Safety
+/// As `socketpair`.
+pub(super) unsafe fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> Answer {
+    // SAFETY: the arguments are the caller's.
+    answer(unsafe { syscall!(SYS_socketpair, domain, kind, protocol, pair) })?;
+    // SAFETY: two descriptors have been written there.
+    unsafe {
+        note_socket(*pair);
+        note_socket(*pair.add(1));
+    }
+    Ok(0)
+}
+
+/// The kernel wakes those who wait.
+///
+/// # Safety
+/// As `shutdown`.
+pub(super) unsafe fn shutdown(fd: c_int, how: c_int) -> Answer {
+    // SAFETY: numbers.
+    answer(unsafe { syscall!(SYS_shutdown, fd, how) })
+}
+
+/// The kernel knows every option as the user has set it.
+///
+/// # Safety
+/// As `getsockopt`.
+pub(super) unsafe fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut libc::c_void,
+    size: *mut libc::socklen_t,
+) -> Answer {
+    // SAFETY: the arguments are the caller's.
+    answer(unsafe { syscall!(SYS_getsockopt, fd, level, name, value, size) })
+}
+
+/// A copy shares flags and timeouts, which the kernel has.
+///
+/// # Safety
+/// As `dup`.
+pub(super) unsafe fn dup(fd: c_int) -> Answer {
+    // SAFETY: makes a descriptor.
+    answer(unsafe { syscall!(SYS_dup, fd) })
+}
+
+/// Remembers that it is no file on a disk, if fibers are about: nobody else asks.
+fn note_socket(fd: c_int) {
+    if io::is_known(fd) || Worker::current().is_some() {
+        io::note_no_file(fd);
     }
 }
 

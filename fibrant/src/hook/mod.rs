@@ -30,8 +30,10 @@
 // emulate: `transfer` (bytes), `connection`, `readiness`, `descriptor` (who closes tells those who wait), `time`, `file`, `names`, `child`. The
 // module calls `io` and `scheduler` to wait, and `sys` for the kernel.
 
+mod batch;
 mod child;
 mod connection;
+mod copy;
 mod descriptor;
 mod file;
 mod names;
@@ -56,6 +58,17 @@ use std::time::Duration;
 /// ```
 pub fn is_enabled() -> bool {
     Worker::of_hooked_fiber().is_some()
+}
+
+/// The names of all functions that are hooked, other names for the same function included.
+///
+/// ```
+/// assert!(fibrant::hook::names().any(|name| name == "read"));
+/// assert!(!fibrant::hook::names().any(|name| name == "malloc"));
+/// ```
+pub fn names() -> impl Iterator<Item = &'static str> {
+    let tables = [table::SYMBOLS, table::CHECKED, table::OTHERS];
+    tables.into_iter().flatten().copied()
 }
 
 /// Turns the hooks on or off for the fiber that calls this. In a fiber whose hooks are off a blocking call blocks the worker. On a

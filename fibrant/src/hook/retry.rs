@@ -8,14 +8,21 @@
 //! 3. Rounds of waiting and trying again, until something has come of it. Whoever closes the descriptor ends the call with
 //!    `EBADF`, whoever cancels the waits for it with `ECANCELED`.
 //!
+//! What would block without ever saying when it would not any more is tried again and again, after longer and longer pauses:
+//! [`try_again`].
+//!
 //! It calls [`io`] to wait.
 
 use super::table::Hook;
 use crate::clock;
+use crate::fiber::WaitReason;
 use crate::io::{self, Event, Round};
-use crate::scheduler::Worker;
-use crate::sys::syscall;
+use crate::scheduler::{WaitEnd, Waiting, Worker};
+use crate::sys::{self, syscall};
 use std::os::fd::RawFd;
+
+/// The first pause before something is tried again, and the longest: nanoseconds.
+const PAUSES: [u64; 2] = [100_000, 20_000_000];
 
 /// What a call gives: its result, or an error's number.
 pub(super) type Answer = Result<isize, i32>;
@@ -96,6 +103,31 @@ pub(super) fn wait_and_retry(
     })
 }
 
+/// Tries again and again, after longer and longer pauses, what would block without ever saying when it would not.
+pub(super) fn try_again(caller: Caller, deadline: u64, call: &mut dyn FnMut() -> isize) -> Answer {
+    let [mut pause, longest] = PAUSES;
+    loop {
+        let now = clock::now();
+        if now >= deadline {
+            return Err(libc::EAGAIN);
+        }
+        caller.count().parks.increment();
+        let until = deadline.min(now + pause);
+        let waiting = || Waiting {
+            reason: WaitReason::Sleeping,
+            park: false,
+            interruptible: false,
+            deadline: until,
+        };
+        while caller.worker.wait(waiting(), |_, _| {}) != WaitEnd::TimedOut {}
+        pause = longest.min(2 * pause);
+        let result = call();
+        if !would_block(result) {
+            return answer(result);
+        }
+    }
+}
+
 impl Caller {
     /// The counters of the call.
     pub(super) fn count(&self) -> &crate::stats::HookCounters {
@@ -116,6 +148,17 @@ impl Caller {
             }
         }
     }
+}
+
+/// Whether a descriptor is ready, as the kernel says.
+pub(super) fn is_ready(fd: RawFd, event: Event) -> bool {
+    let mut asked = libc::pollfd {
+        fd,
+        events: event.to_poll(),
+        revents: 0,
+    };
+    // SAFETY: one element, a local variable.
+    unsafe { sys::poll(&mut asked, 1, 0) != 0 }
 }
 
 /// Whether the user has made the descriptor non-blocking.

@@ -10,14 +10,14 @@
 
 use super::real::Real;
 use super::retry::{Answer, Caller};
-use super::{child, connection, descriptor, file, names, readiness, signal, time, transfer};
+use super::{batch, child, connection, copy, descriptor, file, names, readiness, signal, time, transfer};
 use crate::scheduler::Worker;
 use crate::stats;
 use crate::sys::syscall;
 use libc::{
-    addrinfo, c_char, c_int, c_uint, c_void, clockid_t, epoll_event, fd_set, id_t, idtype_t, iovec, msghdr,
-    nfds_t, off_t, pid_t, pollfd, pthread_t, rusage, sighandler_t, siginfo_t, sigset_t, size_t, sockaddr,
-    socklen_t, ssize_t, timespec, timeval,
+    FILE, addrinfo, c_char, c_int, c_uint, c_ulong, c_void, clockid_t, epoll_event, fd_set, hostent, id_t,
+    idtype_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd, pthread_t, rusage, sighandler_t,
+    siginfo_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 use std::ffi::CStr;
 
@@ -126,8 +126,7 @@ macro_rules! hooks {
         /// Their names, by number.
         pub(super) const NAMES: &[&str] = &[$(stringify!($name),)*];
 
-        /// Every name that is defined.
-        #[cfg(test)]
+        /// Every name that is defined this way.
         pub(super) const SYMBOLS: &[&str] = &[$(stringify!($name), $(stringify!($alias),)*)*];
 
         $(hooks!(@one $who $name $arguments, $result, $emulate, $kernel);)*
@@ -172,8 +171,7 @@ macro_rules! checked {
         )*
 
         /// Their names.
-        #[cfg(test)]
-        const CHECKED: &[&str] = &[$(stringify!($name),)*];
+        pub(super) const CHECKED: &[&str] = &[$(stringify!($name),)*];
     };
 }
 
@@ -208,6 +206,9 @@ hooks! {
         syscall!(SYS_recvfrom, fd, buffer, length, flags, address, size);
     fiber recvmsg (fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t => transfer::recvmsg, syscall!(SYS_recvmsg, fd, message, flags);
 
+    fiber recvmmsg (fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, time: *mut timespec) -> c_int => batch::recvmmsg,
+        syscall!(SYS_recvmmsg, fd, messages, count, flags, time);
+
     // Output.
     fiber write (fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t as __write => transfer::write, syscall!(SYS_write, fd, buffer, length);
     fiber writev (fd: c_int, list: *const iovec, count: c_int) -> ssize_t => transfer::writev, syscall!(SYS_writev, fd, list, count);
@@ -216,6 +217,14 @@ hooks! {
     fiber sendto (fd: c_int, buffer: *const c_void, length: size_t, flags: c_int, address: *const sockaddr, size: socklen_t) -> ssize_t => transfer::sendto,
         syscall!(SYS_sendto, fd, buffer, length, flags, address, size);
     fiber sendmsg (fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t => transfer::sendmsg, syscall!(SYS_sendmsg, fd, message, flags);
+
+    fiber sendmmsg (fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int as __sendmmsg => batch::sendmmsg,
+        syscall!(SYS_sendmmsg, fd, messages, count, flags);
+    fiber sendfile (to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t as sendfile64 => copy::sendfile,
+        syscall!(SYS_sendfile, to, from, offset, count);
+    fiber splice (from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, length: size_t, flags: c_uint) -> ssize_t => copy::splice,
+        syscall!(SYS_splice, from, from_offset, to, to_offset, length, flags);
+    fiber tee (from: c_int, to: c_int, length: size_t, flags: c_uint) -> ssize_t => copy::tee, syscall!(SYS_tee, from, to, length, flags);
 
     // Connections.
     fiber connect (fd: c_int, address: *const sockaddr, size: socklen_t) -> c_int as __connect => connection::connect, syscall!(SYS_connect, fd, address, size);
@@ -245,6 +254,16 @@ hooks! {
     fiber getnameinfo (address: *const sockaddr, size: socklen_t, host: *mut c_char, host_size: socklen_t, service: *mut c_char, service_size: socklen_t, flags: c_int) -> c_int => names::getnameinfo,
         absent(libc::EAI_FAIL);
 
+    fiber gethostbyname (name: *const c_char) -> *mut hostent => names::gethostbyname, absent(0);
+    fiber gethostbyname2 (name: *const c_char, family: c_int) -> *mut hostent => names::gethostbyname2, absent(0);
+    fiber gethostbyaddr (host: *const c_void, length: socklen_t, family: c_int) -> *mut hostent => names::gethostbyaddr, absent(0);
+    fiber gethostbyname_r (name: *const c_char, found: *mut hostent, buffer: *mut c_char, size: size_t, result: *mut *mut hostent, error: *mut c_int) -> c_int => names::gethostbyname_r,
+        absent(libc::ENOSYS);
+    fiber gethostbyname2_r (name: *const c_char, family: c_int, found: *mut hostent, buffer: *mut c_char, size: size_t, result: *mut *mut hostent, error: *mut c_int) -> c_int => names::gethostbyname2_r,
+        absent(libc::ENOSYS);
+    fiber gethostbyaddr_r (host: *const c_void, length: socklen_t, family: c_int, found: *mut hostent, buffer: *mut c_char, size: size_t, result: *mut *mut hostent, error: *mut c_int) -> c_int => names::gethostbyaddr_r,
+        absent(libc::ENOSYS);
+
     // Children and threads.
     fiber wait (status: *mut c_int) -> pid_t as __wait => child::wait, syscall!(SYS_wait4, -1_isize, status, 0, 0);
     fiber waitpid (child: pid_t, status: *mut c_int, options: c_int) -> pid_t as __waitpid => child::waitpid, syscall!(SYS_wait4, child, status, options, 0);
@@ -252,6 +271,12 @@ hooks! {
     fiber wait4 (child: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t => child::wait4, syscall!(SYS_wait4, child, status, options, usage);
     fiber waitid (kind: idtype_t, id: id_t, found: *mut siginfo_t, options: c_int) -> c_int => child::waitid, syscall!(SYS_waitid, kind, id, found, options, 0);
     fiber pthread_join (thread: pthread_t, result: *mut *mut c_void) -> c_int => child::pthread_join, absent(libc::ENOSYS);
+
+    fiber pthread_timedjoin_np (thread: pthread_t, result: *mut *mut c_void, time: *const timespec) -> c_int => child::pthread_timedjoin_np, absent(libc::ENOSYS);
+    fiber pthread_clockjoin_np (thread: pthread_t, result: *mut *mut c_void, clock: clockid_t, time: *const timespec) -> c_int => child::pthread_clockjoin_np, absent(libc::ENOSYS);
+    fiber system (command: *const c_char) -> c_int => child::system, absent(-libc::ENOSYS);
+    fiber popen (command: *const c_char, mode: *const c_char) -> *mut FILE => child::popen, absent(0);
+    fiber pclose (stream: *mut FILE) -> c_int => child::pclose, absent(-libc::ENOSYS);
 
     // Signals.
     fiber sigwait (set: *const sigset_t, found: *mut c_int) -> c_int => signal::sigwait, absent(libc::ENOSYS);
@@ -266,18 +291,69 @@ hooks! {
 
     // Files.
     fiber pread (fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t) -> ssize_t as pread64 => file::pread, syscall!(SYS_pread64, fd, buffer, length, offset);
+    fiber preadv (fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t as preadv64 => file::preadv, syscall!(SYS_preadv, fd, list, count, offset, 0);
+    fiber preadv2 (fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t as preadv64v2 => file::preadv2,
+        syscall!(SYS_preadv2, fd, list, count, offset, 0, flags);
+    fiber open (path: *const c_char, flags: c_int, mode: mode_t) -> c_int as open64 as __open as __open64 => file::open, syscall!(SYS_openat, libc::AT_FDCWD, path, flags, mode);
+    fiber openat (directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int as openat64 => file::openat, syscall!(SYS_openat, directory, path, flags, mode);
+    fiber lockf (fd: c_int, command: c_int, length: off_t) -> c_int as lockf64 => file::lockf, absent(-libc::ENOSYS);
     fiber fsync (fd: c_int) -> c_int => file::fsync, syscall!(SYS_fsync, fd);
     fiber fdatasync (fd: c_int) -> c_int => file::fdatasync, syscall!(SYS_fdatasync, fd);
     fiber flock (fd: c_int, operation: c_int) -> c_int => file::flock, syscall!(SYS_flock, fd, operation);
 
     // Descriptors.
     everyone close (fd: c_int) -> c_int as __close => descriptor::close, ();
+    everyone closefrom (first: c_int) -> c_int => descriptor::closefrom, ();
+    everyone fclose (stream: *mut FILE) -> c_int => descriptor::fclose, ();
+    everyone dup (fd: c_int) -> c_int => descriptor::dup, ();
     everyone dup2 (old: c_int, new: c_int) -> c_int as __dup2 => descriptor::dup2, ();
     everyone dup3 (old: c_int, new: c_int, flags: c_int) -> c_int => descriptor::dup3, ();
     everyone close_range (first: c_uint, last: c_uint, flags: c_int) -> c_int => descriptor::close_range, ();
     everyone fcntl (fd: c_int, command: c_int, argument: usize) -> c_int as fcntl64 as __fcntl => descriptor::fcntl, ();
+    everyone ioctl (fd: c_int, request: c_ulong, argument: usize) -> c_int => descriptor::ioctl, ();
+    everyone socket (domain: c_int, kind: c_int, protocol: c_int) -> c_int => descriptor::socket, ();
+    everyone socketpair (domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int => descriptor::socketpair, ();
+    everyone shutdown (fd: c_int, how: c_int) -> c_int => descriptor::shutdown, ();
+    everyone getsockopt (fd: c_int, level: c_int, name: c_int, value: *mut c_void, size: *mut socklen_t) -> c_int => descriptor::getsockopt, ();
     everyone setsockopt (fd: c_int, level: c_int, name: c_int, value: *const c_void, size: socklen_t) -> c_int => descriptor::setsockopt, ();
 }
+
+/// The C library's function of this name, which in a fiber ends the fiber. Unlike all others it unwinds.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pthread_exit(value: *mut c_void) -> ! {
+    // SAFETY: the arguments are those that the function was called with.
+    unsafe { child::pthread_exit(value) }
+}
+
+/// It is `fork`: a child that shares its parent's memory would close the parent's descriptors in our books.
+///
+/// # Safety
+/// As the C library's.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn vfork() -> pid_t {
+    // It returns twice, to the caller: so it must not have a frame of its own.
+    std::arch::naked_asm!("jmp {fork}", fork = sym libc::fork)
+}
+
+/// It is `fork`: a child that shares its parent's memory would close the parent's descriptors in our books.
+///
+/// # Safety
+/// As the C library's.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn vfork() -> pid_t {
+    // It returns twice, to the caller: so it must not have a frame of its own.
+    std::arch::naked_asm!("b {fork}", fork = sym libc::fork)
+}
+
+/// The names of those that are defined by hand.
+pub(super) const OTHERS: &[&str] = &["pthread_exit", "vfork"];
 
 #[cfg(test)]
 mod tests {
@@ -309,7 +385,7 @@ mod tests {
         let malloc = definition_of("malloc", libc::RTLD_DEFAULT).unwrap();
         assert_ne!(file_of(malloc), own, "malloc is not hooked");
         let mut found = 0;
-        for name in SYMBOLS.iter().chain(CHECKED) {
+        for name in SYMBOLS.iter().chain(CHECKED).chain(OTHERS) {
             match definition_of(name, libc::RTLD_DEFAULT) {
                 Some(definition) => assert_eq!(file_of(definition), own, "{name}"),
                 // Only what a library defines is seen by others, and some of the old names are not there on every machine.

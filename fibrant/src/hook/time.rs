@@ -27,7 +27,7 @@ fn sleep_until(caller: Caller, deadline: u64) {
 }
 
 /// The nanoseconds of a time, if it is one that the kernel takes.
-fn nanoseconds(time: &timespec) -> Result<u64, i32> {
+pub(super) fn nanoseconds(time: &timespec) -> Result<u64, i32> {
     if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) {
         return Err(libc::EINVAL);
     }
@@ -108,7 +108,7 @@ pub(super) unsafe fn clock_nanosleep(
 }
 
 /// What a clock says.
-fn reading(clock: clockid_t) -> u64 {
+pub(super) fn reading(clock: clockid_t) -> u64 {
     let mut time = timespec {
         tv_sec: 0,
         tv_nsec: 0,

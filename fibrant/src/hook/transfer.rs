@@ -6,9 +6,9 @@
 //!
 //! Some files know no `RWF_NOWAIT` (named pipes, terminals, inotify), nor do old kernels: those are asked with `poll` first.
 
-use super::retry::{self, Answer, Caller, Limit, answer, is_nonblocking, would_block};
-use crate::io::Event;
-use crate::sys::{self, syscall};
+use super::retry::{self, Answer, Caller, Limit, answer, is_nonblocking, is_ready, try_again, would_block};
+use crate::io::{self, Event};
+use crate::sys::syscall;
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -26,7 +26,7 @@ const ATOMIC: usize = libc::PIPE_BUF;
 pub(super) static HAS_LOW_WATER_MARKS: AtomicBool = AtomicBool::new(false);
 
 /// Some buffers, from some byte on. The caller's own list of them is never changed.
-struct Rest<'a> {
+pub(super) struct Rest<'a> {
     buffers: &'a [iovec],
     /// How many bytes have been moved.
     done: usize,
@@ -37,7 +37,7 @@ struct Rest<'a> {
 impl<'a> Rest<'a> {
     /// # Safety
     /// There are so many buffers.
-    unsafe fn new(buffers: *const iovec, count: usize) -> Rest<'a> {
+    pub(super) unsafe fn new(buffers: *const iovec, count: usize) -> Rest<'a> {
         let buffers = if buffers.is_null() {
             &[]
         } else {
@@ -51,14 +51,23 @@ impl<'a> Rest<'a> {
         }
     }
 
-    fn total(&self) -> usize {
+    /// The buffers of a message.
+    ///
+    /// # Safety
+    /// It has as many as it says.
+    pub(super) unsafe fn of(message: &'a msghdr) -> Rest<'a> {
+        // SAFETY: the caller's promise.
+        unsafe { Rest::new(message.msg_iov, message.msg_iovlen as _) }
+    }
+
+    pub(super) fn total(&self) -> usize {
         self.buffers
             .iter()
             .fold(0, |sum, buffer| sum.saturating_add(buffer.iov_len))
     }
 
     /// Notes that some more bytes have been moved.
-    fn advance(&mut self, bytes: usize) {
+    pub(super) fn advance(&mut self, bytes: usize) {
         self.done += bytes;
         let mut skip = self.done;
         self.left.clear();
@@ -76,7 +85,7 @@ impl<'a> Rest<'a> {
     }
 
     /// What is left.
-    fn list(&self) -> &[iovec] {
+    pub(super) fn list(&self) -> &[iovec] {
         if self.done == 0 { self.buffers } else { &self.left }
     }
 }
@@ -128,12 +137,12 @@ fn move_all(
 }
 
 /// Whether a socket is a stream, whose writes go on until everything is written.
-fn is_stream(fd: RawFd) -> bool {
+pub(super) fn is_stream(fd: RawFd) -> bool {
     socket_option(fd, libc::SO_TYPE) == Some(libc::SOCK_STREAM)
 }
 
 /// A number that a socket has as an option; none if it is no socket.
-fn socket_option(fd: RawFd, option: c_int) -> Option<c_int> {
+pub(super) fn socket_option(fd: RawFd, option: c_int) -> Option<c_int> {
     let mut value: c_int = 0;
     let mut size = size_of::<c_int>() as socklen_t;
     // SAFETY: writes to local variables.
@@ -379,28 +388,47 @@ unsafe fn read_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) -
         return ask_first(caller, fd, Event::READ, || plainly(list));
     }
     let total: usize = list.iter().map(|buffer| buffer.iov_len).sum();
-    let is_short = result > 0 && (result as usize) < total && HAS_LOW_WATER_MARKS.load(Relaxed);
+    let is_short = result > 0 && (result as usize) < total;
     if !would_block(result) && !is_short {
         return answer(result);
     }
-    if is_file(fd) {
+    if (would_block(result) || !io::is_no_file(fd)) && is_file(fd) {
         // SAFETY: the buffers are the caller's, who waits.
-        return unsafe { super::file::offload(caller, || plainly(list)) };
+        return unsafe {
+            super::file::read_on(
+                caller,
+                list,
+                result,
+                |list, _| softly(list),
+                |list, _| plainly(list),
+            )
+        };
+    }
+    if is_short && !HAS_LOW_WATER_MARKS.load(Relaxed) {
+        return Ok(result);
     }
     finish_receiving(caller, fd, 0, list, result, &mut |list| softly(list))
 }
 
-/// Whether it is a file that cannot be waited for.
-fn is_file(fd: RawFd) -> bool {
+/// Whether it is a file that cannot be waited for. That it is none is remembered until it is closed.
+pub(super) fn is_file(fd: RawFd) -> bool {
+    match file_type(fd) {
+        Some(libc::S_IFREG | libc::S_IFDIR | libc::S_IFBLK) => true,
+        Some(_) => {
+            io::note_no_file(fd);
+            false
+        }
+        None => false,
+    }
+}
+
+/// What kind of file it is.
+pub(super) fn file_type(fd: RawFd) -> Option<libc::mode_t> {
     let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: writes to a local variable, if it succeeds.
     let result = unsafe { syscall!(SYS_fstat, fd, status.as_mut_ptr()) };
     // SAFETY: it has succeeded.
-    result >= 0
-        && matches!(
-            unsafe { status.assume_init() }.st_mode & libc::S_IFMT,
-            libc::S_IFREG | libc::S_IFDIR | libc::S_IFBLK
-        )
+    (result >= 0).then(|| unsafe { status.assume_init() }.st_mode & libc::S_IFMT)
 }
 
 /// A call on something that cannot be told not to block: made when `poll` says that it is ready.
@@ -409,15 +437,10 @@ fn ask_first(caller: Caller, fd: RawFd, event: Event, mut call: impl FnMut() -> 
         return answer(call());
     }
     retry::retry(caller, fd, event, Limit::Until(crate::clock::NEVER), || {
-        let mut asked = libc::pollfd {
-            fd,
-            events: event.to_poll(),
-            revents: 0,
-        };
-        // SAFETY: one element, a local variable.
-        match unsafe { sys::poll(&mut asked, 1, 0) } {
-            0 => -(libc::EAGAIN as isize),
-            _ => call(),
+        if is_ready(fd, event) {
+            call()
+        } else {
+            -(libc::EAGAIN as isize)
         }
     })
 }
@@ -519,6 +542,11 @@ fn finish_sending(
     if first >= 0 && (is_nonblocking(fd) || !is_stream_or_pipe(fd)) {
         return Ok(first);
     }
+    if would_block(first) && is_ready(fd, Event::WRITE) && !is_stream_or_pipe(fd) && !is_nonblocking(fd) {
+        // There is room here, but not where it is to go: a local socket that reads too slowly, and nothing says when it has read.
+        let deadline = retry::deadline(fd, libc::SO_SNDTIMEO);
+        return try_again(caller, deadline, &mut || attempt(list));
+    }
     let mut rest = Rest {
         buffers: list,
         done: 0,
@@ -576,26 +604,13 @@ unsafe fn write_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) 
     }
     let total = list.iter().map(|buffer| buffer.iov_len).sum::<usize>();
     if total == 0 {
-        // An empty datagram may have to wait for room; anything else does not.
-        return retry::retry(caller, fd, Event::WRITE, SEND, || {
-            // SAFETY: as above.
-            let result = unsafe {
-                syscall!(
-                    SYS_pwritev2,
-                    fd,
-                    list.as_ptr(),
-                    list.len(),
-                    OWN_POSITION,
-                    OWN_POSITION,
-                    libc::RWF_NOWAIT
-                )
-            };
-            if is_unsupported(result) {
-                plainly(list)
-            } else {
-                result
-            }
-        });
+        // To a socket of messages `write` sends an empty one, which may have to wait for room; `writev` and files do nothing.
+        // SAFETY: nothing is read.
+        let send = || unsafe { syscall!(SYS_sendto, fd, list.as_ptr(), 0, libc::MSG_DONTWAIT, 0, 0) };
+        return match vectored || socket_option(fd, libc::SO_TYPE).is_none() {
+            true => answer(plainly(list)),
+            false => retry::retry(caller, fd, Event::WRITE, SEND, send),
+        };
     }
     // SAFETY: as above.
     let softly = |list: &[iovec]| unsafe {

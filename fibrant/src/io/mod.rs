@@ -48,6 +48,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::panic::Location;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use table::DIRECTIONS;
 
@@ -329,6 +330,7 @@ pub(crate) fn closing<R>(descriptors: RangeInclusive<RawFd>, close: impl FnOnce(
     }
     let mut callbacks = Vec::new();
     for fd in table::known(descriptors) {
+        table::entry(fd).is_no_file.store(false, Relaxed);
         let (taken, _) = take_callbacks(fd, Event::READ | Event::WRITE, |state| {
             state.generation = state.generation.wrapping_add(1);
             for registration in std::mem::take(&mut state.registrations) {
@@ -341,6 +343,19 @@ pub(crate) fn closing<R>(descriptors: RangeInclusive<RawFd>, close: impl FnOnce(
     let result = close();
     callbacks.into_iter().for_each(Callback::call);
     result
+}
+
+/// Whether the descriptor is remembered to be no file on a disk.
+#[inline]
+pub(crate) fn is_no_file(fd: RawFd) -> bool {
+    table::existing(fd).is_some_and(|entry| entry.is_no_file.load(Relaxed))
+}
+
+/// Remembers that the descriptor, which is open, is no file on a disk.
+pub(crate) fn note_no_file(fd: RawFd) {
+    if fd >= 0 && !sys::is_forked() {
+        table::entry(fd).is_no_file.store(true, Relaxed);
+    }
 }
 
 /// Whether the descriptor has a place in the table.

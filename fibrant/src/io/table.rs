@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 
 /// How many entries the first segment has; each further one has twice as many.
 const FIRST_SEGMENT: usize = 64;
@@ -27,7 +27,11 @@ static TABLE: [AtomicPtr<Entry>; SEGMENTS] = [const { AtomicPtr::new(ptr::null_m
 
 /// What is known of one descriptor number.
 #[derive(Default)]
-pub(super) struct Entry(Lock<State>);
+pub(super) struct Entry {
+    state: Lock<State>,
+    /// Whether it is known to be no file on a disk: a short read of it is complete.
+    pub(super) is_no_file: AtomicBool,
+}
 
 /// The state of a descriptor, under its entry's lock.
 #[derive(Default)]
@@ -121,7 +125,7 @@ pub(super) fn forget_worker(fd: RawFd, epoll: RawFd, desk: &'static Desk) {
 
 impl Entry {
     pub(super) fn lock(&self) -> Guard<'_, State> {
-        self.0.lock()
+        self.state.lock()
     }
 }
 
