@@ -4,7 +4,8 @@
 //! socket non-blocking around the one system call that begins the connection. `accept` leaves its listener alone, which other
 //! processes may share: it asks first, while no other fiber asks for the same listener.
 
-use super::retry::{self, Answer, Caller, Limit, answer, is_nonblocking, is_ready, try_again};
+use super::retry::{self, Answer, Caller, Limit, answer, is_ready, try_again};
+use super::transfer::socket_option;
 use crate::clock;
 use crate::io::{self, Event};
 use crate::sys::syscall;
@@ -99,13 +100,16 @@ pub(super) unsafe fn accept4(
         }
         syscall!(SYS_accept4, fd, address, size, flags)
     };
-    if is_nonblocking(fd) {
+    // SAFETY: asks for a number.
+    let own = unsafe { syscall!(SYS_fcntl, fd, libc::F_GETFL) };
+    if own < 0 || own & libc::O_NONBLOCK as isize != 0 {
         return answer(call());
     }
     let limit = Limit::Option(libc::SO_RCVTIMEO);
     retry::retry(caller, fd, Event::READ, limit, || {
         io::exclusively(fd, || {
-            if is_ready(fd, Event::READ) {
+            // On what is no listener it fails, at once.
+            if is_ready(fd, Event::READ) || socket_option(fd, libc::SO_ACCEPTCONN) != Some(1) {
                 call()
             } else {
                 -(libc::EAGAIN as isize)
