@@ -38,7 +38,7 @@ pub(super) unsafe fn dup3(old: c_int, new: c_int, flags: c_int) -> Answer {
     let is_open = unsafe { syscall!(SYS_fcntl, old, libc::F_GETFD) } >= 0;
     // SAFETY: the caller's promise.
     let replace = || unsafe { syscall!(SYS_dup3, old, new, flags) };
-    answer(if is_open && old != new {
+    answer(if is_open && old != new && flags & !libc::O_CLOEXEC == 0 {
         io::closing(new..=new, replace)
     } else {
         replace() // which fails
@@ -50,7 +50,8 @@ pub(super) unsafe fn dup3(old: c_int, new: c_int, flags: c_int) -> Answer {
 pub(super) unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> Answer {
     // SAFETY: the caller's promise.
     let close = || unsafe { syscall!(SYS_close_range, first, last, flags) };
-    if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
+    // With a flag it closes nothing, or only for the one thread that leaves the others.
+    if flags != 0 || first > last {
         return answer(close());
     }
     let number = |fd: c_uint| c_int::try_from(fd).unwrap_or(c_int::MAX);
