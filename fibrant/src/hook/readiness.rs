@@ -26,12 +26,13 @@ fn event_of(events: c_short) -> Event {
 }
 
 /// Looks, and waits, until a look finds something or the deadline has come: then the last look's result. `look` is the kernel's
-/// call, which does not wait.
+/// call, which does not wait; `closed` says what it comes to if one of the descriptors is closed and no look shows it.
 fn look_until(
     caller: Caller,
     targets: &[(RawFd, Event)],
     deadline: u64,
     mut look: impl FnMut() -> isize,
+    closed: impl FnOnce(&io::Watch<'_>) -> Answer,
 ) -> Answer {
     let result = look();
     if result != 0 || clock::now() >= deadline {
@@ -47,10 +48,9 @@ fn look_until(
             let waited = caller.wait(watch, deadline);
             let result = look();
             match waited {
-                // One of several was closed: a look tells which, unless the number is another file's by now.
-                Err(error) if error != libc::EAGAIN && (result == 0 || error != libc::EBADF) => {
-                    return Err(error);
-                }
+                // One of several was closed: a look tells which, unless the number is another file's by now, or its own still.
+                Err(libc::EBADF) if result == 0 => return closed(watch),
+                Err(error) if error != libc::EAGAIN && error != libc::EBADF => return Err(error),
                 _ if result != 0 || clock::now() >= deadline => return answer(result),
                 _ => {}
             }
@@ -102,7 +102,18 @@ unsafe fn poll_until(caller: Caller, descriptors: *mut pollfd, count: nfds_t, de
         // SAFETY: the kernel has just read and written them, so there are so many.
         unsafe { std::slice::from_raw_parts(descriptors, count as usize) }
     };
-    look_until(caller, &targets(list), deadline, look)
+    look_until(caller, &targets(list), deadline, look, |watch| {
+        if count == 0 {
+            return Err(libc::EBADF);
+        }
+        // SAFETY: as above; nobody else looks at them.
+        let list = unsafe { std::slice::from_raw_parts_mut(descriptors, count as usize) };
+        let gone = list.iter_mut().filter(|one| watch.is_closed(one.fd));
+        match gone.map(|one| one.revents = libc::POLLNVAL).count() {
+            0 => Err(libc::EBADF),
+            count => Ok(count as isize),
+        }
+    })
 }
 
 /// # Safety
@@ -193,20 +204,26 @@ unsafe fn select_until(caller: Caller, count: c_int, sets: [*mut fd_set; 3], dea
             targets.push((fd as RawFd, event));
         }
     }
-    look_until(caller, &targets, deadline, || {
-        for (set, asked) in sets.iter().zip(&asked) {
-            if !set.is_null() {
-                // SAFETY: as above.
-                unsafe { std::ptr::copy_nonoverlapping(asked.as_ptr(), set.cast(), words) };
+    look_until(
+        caller,
+        &targets,
+        deadline,
+        || {
+            for (set, asked) in sets.iter().zip(&asked) {
+                if !set.is_null() {
+                    // SAFETY: as above.
+                    unsafe { std::ptr::copy_nonoverlapping(asked.as_ptr(), set.cast(), words) };
+                }
             }
-        }
-        let mut none = timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // SAFETY: the sets are the caller's; the time is a local variable.
-        unsafe { syscall!(SYS_pselect6, count, sets[0], sets[1], sets[2], &raw mut none, 0) }
-    })
+            let mut none = timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            // SAFETY: the sets are the caller's; the time is a local variable.
+            unsafe { syscall!(SYS_pselect6, count, sets[0], sets[1], sets[2], &raw mut none, 0) }
+        },
+        |_| Err(libc::EBADF),
+    )
 }
 
 /// # Safety
@@ -289,7 +306,9 @@ unsafe fn epoll_until(
 ) -> Answer {
     // SAFETY: the arguments are the caller's.
     let look = || unsafe { syscall!(SYS_epoll_pwait, epoll, events, room, 0, 0, 0) };
-    look_until(caller, &[(epoll, Event::READ)], deadline, look)
+    look_until(caller, &[(epoll, Event::READ)], deadline, look, |_| {
+        Err(libc::EBADF)
+    })
 }
 
 /// # Safety

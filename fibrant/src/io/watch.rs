@@ -105,6 +105,12 @@ impl Watch<'_> {
         }
     }
 
+    /// Whether a descriptor has been closed since the wait began.
+    pub(crate) fn is_closed(&self, fd: RawFd) -> bool {
+        let is_gone = |place: &Place| place.fd == fd && place.entry.lock().generation != place.generation;
+        self.places.iter().any(is_gone)
+    }
+
     /// Waits for a round, at most until the deadline.
     pub(crate) fn wait(&self, deadline: u64, interruptible: bool) -> io::Result<Round> {
         // Each time: while this fiber was awake, edges that found nobody may have ended a registration.
