@@ -113,6 +113,29 @@ impl Watch<'_> {
 
     /// Waits for a round, at most until the deadline.
     pub(crate) fn wait(&self, deadline: u64, interruptible: bool) -> io::Result<Round> {
+        loop {
+            let end = self.wait_once(deadline, interruptible)?;
+            self.has_edge.set(end == WaitEnd::Woken);
+            return Ok(match end {
+                WaitEnd::Woken => Round::Look,
+                WaitEnd::Closed => Round::Ended(self.error()),
+                WaitEnd::Interrupted(interruption) => Round::Interrupted(interruption),
+                WaitEnd::TimedOut if clock::now() >= deadline => Round::TimedOut,
+                WaitEnd::TimedOut => {
+                    // It has lasted a while: perhaps a descriptor was closed and opened anew without our knowledge. If it is
+                    // ready, an edge comes of it, for whoever waits longest; to look now would be to jump the queue.
+                    self.verify_at.set(clock::NEVER);
+                    for place in self.places {
+                        Reactor::of(self.worker).verify(place.fd, &mut place.entry.lock())?;
+                    }
+                    continue;
+                }
+            });
+        }
+    }
+
+    /// Waits until something happens, the deadline comes, or the registrations want to be verified.
+    fn wait_once(&self, deadline: u64, interruptible: bool) -> io::Result<WaitEnd> {
         // Each time: while this fiber was awake, edges that found nobody may have ended a registration.
         self.register()?;
         let is_first = !self.has_waited.replace(true);
@@ -125,7 +148,7 @@ impl Watch<'_> {
             interruptible,
             deadline: deadline.min(self.verify_at.get()),
         };
-        let end = self.worker.wait(waiting, |task, number| {
+        Ok(self.worker.wait(waiting, |task, number| {
             for place in self.places {
                 let mut state = place.entry.lock();
                 let waiter = place
@@ -138,22 +161,7 @@ impl Watch<'_> {
                     unsafe { state.link(NonNull::from(waiter), place.event, !is_first) };
                 }
             }
-        });
-        self.has_edge.set(end == WaitEnd::Woken);
-        Ok(match end {
-            WaitEnd::Woken => Round::Look,
-            WaitEnd::Closed => Round::Ended(self.error()),
-            WaitEnd::Interrupted(interruption) => Round::Interrupted(interruption),
-            WaitEnd::TimedOut if clock::now() >= deadline => Round::TimedOut,
-            WaitEnd::TimedOut => {
-                // It has lasted a while: perhaps a descriptor was closed and opened anew without our knowledge.
-                self.verify_at.set(clock::NEVER);
-                for place in self.places {
-                    Reactor::of(self.worker).verify(place.fd, &mut place.entry.lock())?;
-                }
-                Round::Look
-            }
-        })
+        }))
     }
 
     /// What dumps show: the first descriptor.
