@@ -30,10 +30,8 @@ fn set_of(signal: i32) -> libc::sigset_t {
 /// Blocks a signal in this thread, or lets it in.
 fn mask(how: i32, signal: i32) {
     // SAFETY: reads a local variable.
-    assert_eq!(
-        unsafe { libc::pthread_sigmask(how, &set_of(signal), std::ptr::null_mut()) },
-        0
-    );
+    let result = unsafe { libc::pthread_sigmask(how, &set_of(signal), std::ptr::null_mut()) };
+    assert_eq!(result, 0);
 }
 
 /// Installs a handler.
@@ -49,10 +47,8 @@ fn handle(signal: i32, handler: extern "C" fn(i32), flags: i32) {
 
 fn send(thread: usize, signal: i32) {
     // SAFETY: the thread waits for it, so it is there.
-    assert_eq!(
-        unsafe { libc::pthread_kill(thread as libc::pthread_t, signal) },
-        0
-    );
+    let result = unsafe { libc::pthread_kill(thread as libc::pthread_t, signal) };
+    assert_eq!(result, 0);
 }
 
 fn this_thread() -> usize {
