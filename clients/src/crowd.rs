@@ -1,0 +1,95 @@
+//! A crowd of fibers on one worker, each with a connection of its own.
+
+use fibrant::runtime::{Builder, Runtime};
+use std::time::{Duration, Instant};
+
+/// How many fibers there are, and connections.
+pub const FIBERS: usize = 200;
+
+/// How long the server lets each of them wait.
+pub const WAIT: Duration = Duration::from_millis(500);
+
+/// Within what time all of them have waited. One after another would take them [`FIBERS`] times [`WAIT`], which is 100 s.
+pub const LIMIT: Duration = Duration::from_secs(3);
+
+/// How many short queries each fiber makes.
+const QUERIES: usize = 10;
+
+/// A connection to a server, made by the library that is put to the proof. What is not as it should be panics.
+pub trait Client: Send {
+    /// Makes one request that the server answers after [`WAIT`], and checks the answer.
+    fn wait(&mut self, fiber: usize);
+
+    /// Makes one short request, and checks the answer. The number is another for each query of the crowd.
+    fn query(&mut self, number: usize);
+}
+
+/// A runtime with one worker. Clients that encrypt need more than the usual stack in debug builds.
+pub fn runtime() -> Runtime {
+    let builder = Builder::new().workers(1).stack_size(512 << 10).name("clients");
+    builder.build().expect("a runtime with one worker")
+}
+
+/// Connects [`FIBERS`] clients, all from fibers of the runtime's one worker. All wait at the same time, then all make their short
+/// queries.
+///
+/// # Panics
+///
+/// If a client panics, waits for less than [`WAIT`], or all together take longer than [`LIMIT`].
+pub fn crowd<C: Client>(runtime: &Runtime, connect: impl Fn(usize) -> C + Sync) {
+    assert_eq!(
+        runtime.workers(),
+        1,
+        "one worker can only wait for many if none of them blocks it"
+    );
+    runtime.run_on(0, || {
+        let start = Instant::now();
+        let connect = &connect;
+        let mut clients: Vec<C> = fibrant::scope(|scope| {
+            let fibers: Vec<_> = (0..FIBERS).map(|n| scope.spawn(move || connect(n))).collect();
+            fibers
+                .into_iter()
+                .map(|fiber| fiber.join().expect("it connects"))
+                .collect()
+        });
+        let connected = start.elapsed();
+
+        let start = Instant::now();
+        for_each(&mut clients, |n, client| {
+            let start = Instant::now();
+            client.wait(n);
+            assert!(
+                start.elapsed() >= WAIT,
+                "the server kept fiber {n} for {:?}",
+                start.elapsed()
+            );
+        });
+        let waited = start.elapsed();
+        assert!(
+            waited < LIMIT,
+            "{FIBERS} fibers that wait for {WAIT:?} took {waited:?}"
+        );
+
+        let start = Instant::now();
+        for_each(&mut clients, |n, client| {
+            for query in 0..QUERIES {
+                client.query(query * FIBERS + n);
+            }
+        });
+        let queried = start.elapsed();
+        println!(
+            "{FIBERS} connected after {connected:?}, waited {waited:?}, made {} queries in {queried:?}",
+            FIBERS * QUERIES
+        );
+    });
+}
+
+/// Runs a fiber for each client, all at once.
+fn for_each<C: Client>(clients: &mut [C], act: impl Fn(usize, &mut C) + Sync) {
+    let act = &act;
+    fibrant::scope(|scope| {
+        for (n, client) in clients.iter_mut().enumerate() {
+            scope.spawn(move || act(n, client));
+        }
+    });
+}
