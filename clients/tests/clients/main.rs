@@ -6,5 +6,6 @@
 #[path = "../../../fibrant/tests/common/patience.rs"]
 mod patience;
 
+mod mariadb_server;
 mod postgres_server;
 mod redis_server;
