@@ -7,5 +7,7 @@
 mod patience;
 
 mod mariadb_server;
+mod memcached_server;
+mod nginx_server;
 mod postgres_server;
 mod redis_server;

@@ -1,0 +1,99 @@
+//! nginx, with TLS: the crate `ureq` with rustls.
+
+use crate::patience::Watchdog;
+use clients::{Client, FIBERS, Server, WAIT, crowd, runtime};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use ureq::Agent;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+
+/// Makes a certificate for the loopback that nobody has signed but itself, then becomes the server.
+const START: &str = "
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -keyout key.pem -out certificate.pem \
+        -subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE
+    PATH=$PATH:/usr/sbin
+    exec nginx -p . -e stderr -c nginx.conf";
+
+fn server() -> Server {
+    Server::start("nginx", |folder, port| {
+        fs::write(folder.join("nginx.conf"), settings(folder, port)).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-ec", START]);
+        command
+    })
+}
+
+fn settings(folder: &Path, port: u16) -> String {
+    let folder = folder.display();
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|user| format!("{user}_temp_path {folder}/{user};\n"))
+        .concat();
+    let wait = WAIT.as_secs_f64();
+    format!(
+        "load_module /usr/lib/nginx/modules/ngx_http_echo_module.so;
+        daemon off;
+        master_process off;
+        pid {folder}/pid;
+        events {{ worker_connections 1000; }}
+        http {{
+            access_log off;
+            {temporary}
+            server {{
+                listen 127.0.0.1:{port} ssl backlog=500;
+                ssl_certificate {folder}/certificate.pem;
+                ssl_certificate_key {folder}/key.pem;
+                location /wait {{ echo_sleep {wait}; echo -n \"waited $arg_n\"; }}
+                location /query {{ echo -n \"number $arg_n\"; }}
+            }}
+        }}"
+    )
+}
+
+/// The crate `ureq`. All fibers share one agent, which keeps idle connections.
+struct Crate {
+    agent: Agent,
+    port: u16,
+}
+
+impl Crate {
+    fn get(&self, path: &str, number: usize) -> String {
+        let address = format!("https://127.0.0.1:{}/{path}?n={number}", self.port);
+        let mut response = self.agent.get(address).call().unwrap();
+        response.body_mut().read_to_string().unwrap()
+    }
+}
+
+impl Client for Crate {
+    fn wait(&mut self, fiber: usize) {
+        assert_eq!(self.get("wait", fiber), format!("waited {fiber}"));
+    }
+
+    fn query(&mut self, number: usize) {
+        assert_eq!(self.get("query", number), format!("number {number}"));
+    }
+}
+
+#[test]
+fn the_crate_ureq_with_rustls() {
+    let watchdog = Watchdog::new();
+    let server = server();
+    let runtime = runtime();
+    watchdog.show(&runtime);
+    let port = server.port();
+    let certificate = fs::read(server.folder().join("certificate.pem")).unwrap();
+    let certificate = Certificate::from_pem(&certificate).unwrap();
+    let encryption = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&[certificate]));
+    let agent: Agent = Agent::config_builder()
+        .tls_config(encryption.build())
+        .max_idle_connections(FIBERS)
+        .max_idle_connections_per_host(FIBERS)
+        .build()
+        .into();
+    crowd(&runtime, |fiber| {
+        let agent = agent.clone();
+        let client = Crate { agent, port };
+        client.get("query", fiber);
+        client
+    });
+}
