@@ -11,3 +11,4 @@ mod memcached_server;
 mod nginx_server;
 mod postgres_server;
 mod redis_server;
+mod tokio_inside;
