@@ -84,12 +84,16 @@ impl Step {
     }
 }
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     Step::plain("format", format),
     Step::plain("lint", lint),
     Step::plain("docs", docs),
     Step::plain("debug", debug_tests),
     Step::plain("release", release_tests),
+    Step {
+        needs: || Ok(Vec::from(SERVERS_AND_LIBRARIES)),
+        ..Step::plain("clients", clients)
+    },
     Step::plain("examples", examples),
     Step::plain("package", package),
     Step::plain("patches", patches_apply),
@@ -118,6 +122,50 @@ const STEPS: [Step; 12] = [
             None
         },
         ..Step::plain("aarch64", aarch64)
+    },
+];
+
+/// What the tests with real clients need: the servers, which the tests start themselves, and the clients that are written in C.
+const SERVERS_AND_LIBRARIES: [Tool; 10] = [
+    Tool::Package {
+        name: "redis-server",
+        shown_by: "redis-server",
+    },
+    Tool::Package {
+        name: "memcached",
+        shown_by: "memcached",
+    },
+    Tool::Package {
+        name: "postgresql",
+        shown_by: "pg_ctlcluster",
+    },
+    Tool::Package {
+        name: "mariadb-server-core",
+        shown_by: "/usr/sbin/mariadbd",
+    },
+    Tool::Package {
+        name: "nginx",
+        shown_by: "/usr/sbin/nginx",
+    },
+    Tool::Package {
+        name: "libnginx-mod-http-echo",
+        shown_by: "/usr/lib/nginx/modules/ngx_http_echo_module.so",
+    },
+    Tool::Package {
+        name: "openssl",
+        shown_by: "openssl",
+    },
+    Tool::Package {
+        name: "libhiredis-dev",
+        shown_by: "/usr/include/hiredis/hiredis.h",
+    },
+    Tool::Package {
+        name: "libpq-dev",
+        shown_by: "/usr/include/postgresql/libpq-fe.h",
+    },
+    Tool::Package {
+        name: "libmariadb-dev",
+        shown_by: "/usr/include/mariadb/mysql.h",
     },
 ];
 
@@ -278,6 +326,11 @@ fn debug_tests() -> Outcome {
 
 fn release_tests() -> Outcome {
     openly("cargo test --release -p fibrant")
+}
+
+/// Client libraries against real servers. How long they take counts, so they do not run at the same time.
+fn clients() -> Outcome {
+    openly("cargo test -p clients --test clients -- --test-threads=1")
 }
 
 fn examples() -> Outcome {
