@@ -180,9 +180,9 @@ impl Waiter {
     }
 
     /// Ends its wait, unless something else has. The caller holds the lock.
-    fn claim(&self, outcome: Outcome) -> bool {
+    pub(super) fn claim(&self, outcome: Outcome) -> bool {
         // SAFETY: a linked waiter's fiber is still in its wait, or has been claimed and has not yet come to unlink itself,
-        // which takes the lock: it has not ended.
+        // which takes the lock: it has not ended. Or it is the caller.
         let task = unsafe { self.task.as_ref() };
         let claimed = task.wait.claim(self.number.get(), outcome);
         if claimed {

@@ -10,7 +10,7 @@ use super::Event;
 use super::reactor::Reactor;
 use super::table::{self, DIRECTIONS, Waiter};
 use crate::clock;
-use crate::fiber::WaitReason;
+use crate::fiber::{Outcome, WaitReason};
 use crate::scheduler::{Interruption, WaitEnd, Waiting, Worker};
 use std::cell::{Cell, OnceCell};
 use std::io;
@@ -155,6 +155,12 @@ impl Watch<'_> {
                     .waiter
                     .get_or_init(|| Waiter::new(task, number, self.worker.desk));
                 waiter.number.set(number);
+                if state.generation != place.generation {
+                    // Closed since it was registered, by somebody who did not find it here.
+                    waiter.error.set(libc::EBADF);
+                    waiter.claim(Outcome::Closed);
+                    break;
+                }
                 // Whoever only looked after its registration has kept its place.
                 if !waiter.is_linked() {
                     // SAFETY: it stays where it is: the watch has borrowed its place, and unlinks it when it is dropped.
