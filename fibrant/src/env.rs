@@ -20,6 +20,8 @@ pub(crate) struct Settings {
     pub(crate) hooks: Option<bool>,
     /// `deadlock=TIME`: after how long without a fiber that can run the dump is printed.
     pub(crate) deadlock_after: Option<Duration>,
+    /// `stuck=TIME`: after how long in one fiber a worker is called stuck.
+    pub(crate) stuck_after: Option<Duration>,
     /// `guard=mprotect`: guard pages by mprotect even where the kernel has lighter ones.
     pub(crate) guard_by_mprotect: bool,
 }
@@ -57,12 +59,13 @@ fn parse(text: &str) -> Result<Settings, String> {
             Some(("hooks", "on")) => settings.hooks = Some(true),
             Some(("hooks", "off")) => settings.hooks = Some(false),
             Some(("deadlock", time)) => settings.deadlock_after = Some(parse_time(time)?),
+            Some(("stuck", time)) => settings.stuck_after = Some(parse_time(time)?),
             Some(("guard", "mprotect")) => settings.guard_by_mprotect = true,
             Some(("guard", "auto")) => settings.guard_by_mprotect = false,
             _ => {
                 return Err(format!(
                     "'{word}' is not understood; it takes workers=N, stack=SIZE (such as 256k or 1m), hooks=on|off, \
-                     deadlock=TIME (such as 5s or 500ms) and guard=auto|mprotect, separated by commas"
+                     deadlock=TIME (such as 5s or 500ms), stuck=TIME and guard=auto|mprotect, separated by commas"
                 ));
             }
         }
@@ -122,6 +125,10 @@ mod tests {
             parse("deadlock=5s").unwrap().deadlock_after,
             Some(Duration::from_secs(5))
         );
+        assert_eq!(
+            parse("stuck=20ms").unwrap().stuck_after,
+            Some(Duration::from_millis(20))
+        );
         assert_eq!(parse("").unwrap(), Settings::default());
         assert_eq!(parse("stack=70000").unwrap().stack_size, Some(70_000));
         assert_eq!(parse("stack=1G").unwrap().stack_size, Some(1 << 30));
@@ -138,6 +145,7 @@ mod tests {
             ("workers=0", "'0'"),
             ("hooks=maybe", "hooks=maybe"),
             ("deadlock=5", "'5'"),
+            ("stuck=soon", "'soon'"),
         ] {
             let problem = parse(text).unwrap_err();
             assert!(problem.contains(part), "{text}: {problem}");

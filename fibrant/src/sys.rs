@@ -7,6 +7,7 @@
 //! Results are the kernel's: a negative number is an error's, with its sign changed.
 
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -125,6 +126,50 @@ pub(crate) unsafe fn poll(descriptors: *mut libc::pollfd, count: usize, millisec
 pub(crate) unsafe fn close(fd: RawFd) -> isize {
     // SAFETY: the caller's promise.
     unsafe { syscall!(SYS_close, fd as isize) }
+}
+
+/// Who is at the other end of a socket, if it is one and has one: an address, or a path.
+pub(crate) fn peer_of(fd: RawFd) -> Option<String> {
+    // SAFETY: all zero is a value of it.
+    let mut address: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut size = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: writes to local variables, no more than there is room.
+    let result = unsafe { syscall!(SYS_getpeername, fd, &raw mut address, &raw mut size) };
+    if result < 0 {
+        return None;
+    }
+    let address = &raw const address;
+    // SAFETY: the family says which kind of address it is; the storage has room for each.
+    Some(unsafe {
+        match i32::from((*address).ss_family) {
+            libc::AF_INET => {
+                let address = &*address.cast::<libc::sockaddr_in>();
+                let ip = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
+                SocketAddr::from((ip, u16::from_be(address.sin_port))).to_string()
+            }
+            libc::AF_INET6 => {
+                let address = &*address.cast::<libc::sockaddr_in6>();
+                let ip = Ipv6Addr::from(address.sin6_addr.s6_addr);
+                SocketAddr::from((ip, u16::from_be(address.sin6_port))).to_string()
+            }
+            libc::AF_UNIX => {
+                let address = &*address.cast::<libc::sockaddr_un>();
+                let length = (size as usize).saturating_sub(size_of::<libc::sa_family_t>());
+                let path: Vec<u8> = address
+                    .sun_path
+                    .iter()
+                    .take(length)
+                    .map(|&byte| byte as u8)
+                    .collect();
+                let path = String::from_utf8_lossy(&path);
+                match path.trim_matches('\0') {
+                    "" => "unnamed".to_owned(),
+                    path => path.to_owned(),
+                }
+            }
+            family => format!("of address family {family}"),
+        }
+    })
 }
 
 /// Tells the user about a problem, on standard error, from the runtime's own code, where nothing may wait for a fiber's turn.

@@ -321,6 +321,7 @@ fn docs() -> Outcome {
 /// The benchmarks are only built: they take minutes, and what they measure here is of no use.
 fn debug_tests() -> Outcome {
     openly("cargo test -p fibrant -p xtask")?;
+    openly("cargo test -p fibrant --features tracing --test stuck")?;
     openly("cargo build -p bench --all-targets")
 }
 

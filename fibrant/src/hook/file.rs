@@ -16,7 +16,7 @@ use libc::{c_char, c_int, c_void, iovec, mode_t, off_t, size_t};
 pub(super) unsafe fn offload(caller: Caller, call: impl Fn() -> isize) -> Answer {
     caller.count().offloads.increment();
     // SAFETY: the caller's promise.
-    let result = unsafe { scheduler::offload(caller.worker, &call) };
+    let result = caller.parking(|| unsafe { scheduler::offload(caller.worker, &call) });
     // Without a thread to be had, it blocks the worker: late, but right.
     answer(result.unwrap_or_else(|_| call()))
 }

@@ -46,7 +46,8 @@ mod time;
 mod transfer;
 
 use crate::clock;
-use crate::scheduler::Worker;
+use crate::scheduler::{Crew, Worker};
+use crate::stats::{self, HookStats};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -69,6 +70,21 @@ pub fn is_enabled() -> bool {
 pub fn names() -> impl Iterator<Item = &'static str> {
     let tables = [table::SYMBOLS, table::CHECKED, table::OTHERS];
     tables.into_iter().flatten().copied()
+}
+
+/// What was counted of each function that fibers have called, in the whole process.
+///
+/// ```
+/// fibrant::run(|| std::thread::yield_now());
+/// assert!(fibrant::hook::stats().iter().any(|one| one.name == "sched_yield" && one.calls >= 1));
+/// ```
+pub fn stats() -> Vec<HookStats> {
+    stats::hook_figures().named(table::NAMES)
+}
+
+/// The same, of a runtime.
+pub(crate) fn stats_of(crew: &Crew) -> Vec<HookStats> {
+    crew.hook_figures().named(table::NAMES)
 }
 
 /// Turns the hooks on or off for the fiber that calls this. In a fiber whose hooks are off a blocking call blocks the worker. On a

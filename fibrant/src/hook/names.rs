@@ -28,7 +28,8 @@ type GetNameInfo = unsafe extern "C" fn(
 unsafe fn ask<T>(caller: Caller, call: impl Fn() -> T) -> T {
     caller.count().offloads.increment();
     // SAFETY: the caller's promise.
-    unsafe { scheduler::offload(caller.worker, &call) }.unwrap_or_else(|_| call())
+    let result = caller.parking(|| unsafe { scheduler::offload(caller.worker, &call) });
+    result.unwrap_or_else(|_| call())
 }
 
 /// The same, for a call whose result may say that the reason is in `errno`.

@@ -5,9 +5,7 @@
 
 use super::retry::{Answer, Caller, answer};
 use crate::clock;
-use crate::fiber::WaitReason;
 use crate::io::{self, Event};
-use crate::scheduler::{WaitEnd, Waiting};
 use crate::sys::{self, syscall};
 use libc::{c_int, c_short, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use std::os::fd::RawFd;
@@ -40,7 +38,7 @@ fn look_until(
     }
     caller.count().would_block.increment();
     if targets.is_empty() {
-        sleep(caller, deadline);
+        caller.sleep_until(deadline); // no descriptor to wait for
         return answer(look());
     }
     io::watch(caller.worker, targets, |watch| {
@@ -56,18 +54,6 @@ fn look_until(
             }
         }
     })
-}
-
-/// With no descriptor to wait for, it is a sleep.
-fn sleep(caller: Caller, deadline: u64) {
-    caller.count().parks.increment();
-    let waiting = || Waiting {
-        reason: WaitReason::Sleeping,
-        park: false,
-        interruptible: false,
-        deadline,
-    };
-    while caller.worker.wait(waiting(), |_, _| {}) != WaitEnd::TimedOut {}
 }
 
 /// The descriptors to wait for, once each.

@@ -13,7 +13,7 @@
 //!
 //! It calls [`io`] to wait.
 
-use super::table::Hook;
+use super::table::{Hook, NAMES};
 use crate::clock;
 use crate::fiber::WaitReason;
 use crate::io::{self, Event, Round};
@@ -111,15 +111,7 @@ pub(super) fn try_again(caller: Caller, deadline: u64, call: &mut dyn FnMut() ->
         if now >= deadline {
             return Err(libc::EAGAIN);
         }
-        caller.count().parks.increment();
-        let until = deadline.min(now + pause);
-        let waiting = || Waiting {
-            reason: WaitReason::Sleeping,
-            park: false,
-            interruptible: false,
-            deadline: until,
-        };
-        while caller.worker.wait(waiting(), |_, _| {}) != WaitEnd::TimedOut {}
+        caller.sleep_until(deadline.min(now + pause));
         pause = longest.min(2 * pause);
         let result = call();
         if !would_block(result) {
@@ -134,10 +126,30 @@ impl Caller {
         &self.worker.thread().counters.hooks[self.hook as usize]
     }
 
+    /// Calls `wait`, in which the fiber waits: meanwhile dumps show the call.
+    pub(super) fn parking<R>(&self, wait: impl FnOnce() -> R) -> R {
+        self.worker.set_call(Some(&NAMES[self.hook as usize]));
+        let result = wait();
+        self.worker.set_call(None);
+        result
+    }
+
+    /// Makes the fiber sleep until then.
+    pub(super) fn sleep_until(&self, deadline: u64) {
+        self.count().parks.increment();
+        let waiting = || Waiting {
+            reason: WaitReason::Sleeping,
+            park: false,
+            interruptible: false,
+            deadline,
+        };
+        self.parking(|| while self.worker.wait(waiting(), |_, _| {}) != WaitEnd::TimedOut {});
+    }
+
     /// Waits for a round, at most until then. An error if there is nothing to try again for.
     pub(super) fn wait(&self, watch: &io::Watch<'_>, deadline: u64) -> Result<(), i32> {
         self.count().parks.increment();
-        let round = watch.wait(deadline, self.worker.hears_cancel());
+        let round = self.parking(|| watch.wait(deadline, self.worker.hears_cancel()));
         match round.map_err(|error| error.raw_os_error().unwrap_or(libc::EPERM))? {
             Round::Look => watch.check(),
             Round::TimedOut => Err(libc::EAGAIN),

@@ -5,26 +5,12 @@
 
 use super::retry::{Answer, Caller};
 use crate::clock;
-use crate::fiber::WaitReason;
-use crate::scheduler::{WaitEnd, Waiting};
 use crate::sys::syscall;
 use libc::{c_int, c_uint, clockid_t, timespec};
 use std::time::Duration;
 
 /// How long a sleep until some time of a clock that can be set lasts at most before the clock is looked at again.
 const LOOK_AT_CLOCK_AFTER: u64 = 1_000_000_000;
-
-/// Makes the fiber sleep until then.
-fn sleep_until(caller: Caller, deadline: u64) {
-    caller.count().parks.increment();
-    let waiting = || Waiting {
-        reason: WaitReason::Sleeping,
-        park: false,
-        interruptible: false,
-        deadline,
-    };
-    while caller.worker.wait(waiting(), |_, _| {}) != WaitEnd::TimedOut {}
-}
 
 /// The nanoseconds of a time, if it is one that the kernel takes.
 pub(super) fn nanoseconds(time: &timespec) -> Result<u64, i32> {
@@ -37,12 +23,12 @@ pub(super) fn nanoseconds(time: &timespec) -> Result<u64, i32> {
 }
 
 pub(super) unsafe fn sleep(caller: Caller, seconds: c_uint) -> Answer {
-    sleep_until(caller, clock::after(Duration::from_secs(seconds.into())));
+    caller.sleep_until(clock::after(Duration::from_secs(seconds.into())));
     Ok(0)
 }
 
 pub(super) unsafe fn usleep(caller: Caller, microseconds: c_uint) -> Answer {
-    sleep_until(caller, clock::after(Duration::from_micros(microseconds.into())));
+    caller.sleep_until(clock::after(Duration::from_micros(microseconds.into())));
     Ok(0)
 }
 
@@ -61,7 +47,7 @@ pub(super) unsafe fn sleep_in_kernel(microseconds: u64) -> isize {
 pub(super) unsafe fn nanosleep(caller: Caller, time: *const timespec, _rest: *mut timespec) -> Answer {
     // SAFETY: null or a time, as the caller of the hook promises.
     let time = unsafe { time.as_ref() }.ok_or(libc::EFAULT)?;
-    sleep_until(caller, clock::now().saturating_add(nanoseconds(time)?));
+    caller.sleep_until(clock::now().saturating_add(nanoseconds(time)?));
     Ok(0)
 }
 
@@ -92,16 +78,16 @@ pub(super) unsafe fn clock_nanosleep(
         Err(error) => return Ok(error as isize),
     };
     if flags & libc::TIMER_ABSTIME == 0 {
-        sleep_until(caller, clock::now().saturating_add(nanoseconds));
+        caller.sleep_until(clock::now().saturating_add(nanoseconds));
     } else if !is_settable {
-        sleep_until(caller, nanoseconds);
+        caller.sleep_until(nanoseconds);
     } else {
         loop {
             let rest = nanoseconds.saturating_sub(reading(clock));
             if rest == 0 {
                 break;
             }
-            sleep_until(caller, clock::now().saturating_add(rest.min(LOOK_AT_CLOCK_AFTER)));
+            caller.sleep_until(clock::now().saturating_add(rest.min(LOOK_AT_CLOCK_AFTER)));
         }
     }
     Ok(0)
@@ -128,7 +114,7 @@ pub(super) unsafe fn sched_yield(_: Caller) -> Answer {
 pub(super) unsafe fn thrd_sleep(caller: Caller, time: *const timespec, _rest: *mut timespec) -> Answer {
     // SAFETY: null or a time, as the caller of the hook promises.
     match unsafe { time.as_ref() }.ok_or(libc::EFAULT).and_then(nanoseconds) {
-        Ok(nanoseconds) => sleep_until(caller, clock::now().saturating_add(nanoseconds)),
+        Ok(nanoseconds) => caller.sleep_until(clock::now().saturating_add(nanoseconds)),
         Err(_) => return Ok(-2),
     }
     Ok(0)

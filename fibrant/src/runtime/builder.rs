@@ -26,7 +26,11 @@ pub struct Builder {
     stack_size: Option<usize>,
     hooks: Option<bool>,
     deadlock_after: Option<Duration>,
+    stuck_after: Option<Duration>,
 }
+
+/// After how long in one fiber a worker is called stuck.
+const STUCK_AFTER: Duration = Duration::from_millis(250);
 
 impl Builder {
     /// A builder with the defaults: as many workers as cores that the process may use, each a thread of its own.
@@ -116,6 +120,24 @@ impl Builder {
         self
     }
 
+    /// After how long in one fiber a worker is called stuck: the fiber computes, or blocks in a call that is not hooked, and nobody
+    /// else has a turn there. The [dump](super::Handle::dump) shows it, and with the feature `tracing` a warning is sent. 250 ms by
+    /// default; `FIBRANT=stuck=1s` sets it for programs that do not.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let runtime = fibrant::runtime::Builder::new().workers(1).stuck_after(Duration::from_millis(20)).build().unwrap();
+    /// let busy = runtime.spawn(|| fibrant::hook::disabled(|| std::thread::sleep(Duration::from_millis(500))));
+    /// while runtime.dump().workers[0].stuck.is_none() {
+    ///     assert!(!busy.is_finished());
+    /// }
+    /// ```
+    pub fn stuck_after(mut self, time: Duration) -> Builder {
+        self.stuck_after = Some(time);
+        self
+    }
+
     /// Makes the runtime's fibers light: they share the thread-locals of their worker. They all do for now, so this has no
     /// effect yet.
     ///
@@ -162,6 +184,7 @@ impl Builder {
             fiber::rounded_stack_size(stack_size)?,
             self.hooks.or(settings.hooks).unwrap_or(true),
             self.deadlock_after.or(settings.deadlock_after),
+            self.stuck_after.or(settings.stuck_after).unwrap_or(STUCK_AFTER),
         )?);
         let caller = if self.use_caller {
             let reactor = Reactor::new(crew.desks[0])?;

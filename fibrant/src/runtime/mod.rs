@@ -27,9 +27,10 @@ pub use stop::Report;
 
 use spawn::Builder as FiberBuilder;
 
+use crate::hook;
 use crate::io::Reactor;
 use crate::scheduler::{Caller, Crew, Desk, JoinHandle, Worker};
-use crate::stats::Stats;
+use crate::stats::{HookStats, Stats};
 use std::fmt;
 use std::io;
 use std::ops::Deref;
@@ -333,7 +334,21 @@ impl Handle {
     /// println!("{}", runtime.dump());
     /// ```
     pub fn dump(&self) -> Dump {
-        Dump::of(&self.crew)
+        let mut dump = Dump::of(&self.crew);
+        dump.hooks = self.hook_stats();
+        dump
+    }
+
+    /// What its workers have counted of the hooks: one entry for each function that a fiber has called.
+    ///
+    /// ```
+    /// let runtime = fibrant::runtime::Builder::new().workers(1).build().unwrap();
+    /// runtime.spawn(std::thread::yield_now).join().unwrap();
+    /// let stats = runtime.hook_stats();
+    /// assert!(stats.iter().any(|one| one.name == "sched_yield" && one.calls == 1));
+    /// ```
+    pub fn hook_stats(&self) -> Vec<HookStats> {
+        hook::stats_of(&self.crew)
     }
 
     /// What its workers have counted. The thread of a caller's worker brings along what it counted elsewhere.

@@ -12,10 +12,11 @@
 
 use super::desk::Desk;
 use super::dump::FiberDump;
+use super::monitor;
 use super::scheduled::Scheduled;
 use crate::clock;
 use crate::fiber::TaskRef;
-use crate::stats::{Counters, Stats};
+use crate::stats::{Counters, HookFigures, Stats};
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::*, fence};
@@ -75,10 +76,13 @@ impl Crew {
         stack_size: usize,
         hooks: bool,
         deadlock_after: Option<Duration>,
+        stuck_after: Duration,
     ) -> io::Result<Crew> {
         crate::sys::notice_forks();
+        let desks: Box<[_]> = (0..workers).map(|_| Desk::take()).collect::<Result<_, _>>()?;
+        monitor::watch(&desks, stuck_after);
         Ok(Crew {
-            desks: (0..workers).map(|_| Desk::take()).collect::<Result<_, _>>()?,
+            desks,
             name,
             stack_size,
             hooks,
@@ -265,6 +269,12 @@ impl Crew {
         Stats::sum(all.iter().map(|counters| counters.read()))
     }
 
+    /// What its workers have counted of the hooks, by their numbers.
+    pub(crate) fn hook_figures(&self) -> HookFigures {
+        let all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        HookFigures::sum(all.iter().map(|counters| counters.hooks.read()))
+    }
+
     /// Notes that work has begun on a thread that is not a worker.
     pub(crate) fn note_begun_outside(&self) {
         self.begun_outside.fetch_add(1, AcqRel);
@@ -417,6 +427,7 @@ impl Crew {
 
 impl Drop for Crew {
     fn drop(&mut self) {
+        monitor::forget(&self.desks);
         for desk in &self.desks {
             desk.give_back();
         }

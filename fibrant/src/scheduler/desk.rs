@@ -52,6 +52,8 @@ pub(crate) struct Desk {
     pub(super) steals: AtomicU64,
     pub(super) alarms: AtomicUsize,
     pub(crate) events: AtomicUsize,
+    /// Since when it has been stuck in one fiber, as the monitor sees it: nanoseconds of the monotonic clock, 0 if it is not.
+    pub(super) stuck_since: AtomicU64,
     /// Since when it has had nothing to do: nanoseconds of the monotonic clock, 0 while it works.
     pub(super) idle_since: AtomicU64,
 }
@@ -101,6 +103,7 @@ impl Desk {
             steals: AtomicU64::new(0),
             alarms: AtomicUsize::new(0),
             events: AtomicUsize::new(0),
+            stuck_since: AtomicU64::new(0),
             idle_since: AtomicU64::new(0),
         })
     }

@@ -5,6 +5,8 @@ use super::roster::Place;
 use super::scheduled::Scheduled;
 use crate::clock;
 use crate::fiber::WaitReason;
+use crate::stats::HookStats;
+use crate::sys;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
@@ -39,6 +41,8 @@ pub struct Dump {
     pub workers: Vec<WorkerDump>,
     /// Its fibers.
     pub fibers: Vec<FiberDump>,
+    /// What was counted of the hooked functions that its fibers have called.
+    pub hooks: Vec<HookStats>,
 }
 
 /// What one worker was doing, in a [`Dump`].
@@ -64,6 +68,9 @@ pub struct WorkerDump {
     pub idle: bool,
     /// The fiber that runs, or last did before the worker polled.
     pub current: Option<u64>,
+    /// For how long it has been stuck in that fiber, if it is: see
+    /// [`Builder::stuck_after`](crate::runtime::Builder::stuck_after).
+    pub stuck: Option<Duration>,
     /// How many fibers could go on, as of its last poll.
     pub ready: usize,
     /// How many fibers here have not started.
@@ -106,6 +113,10 @@ pub struct FiberDump {
     pub started: bool,
     /// What it waits for; `None` if it runs, can run, or has not started.
     pub wait: Option<WaitReason>,
+    /// The hooked call that it waits in.
+    pub call: Option<&'static str>,
+    /// Who is at the other end of the socket that it waits for.
+    pub peer: Option<String>,
     /// For how long it has waited, to within its worker's last poll.
     pub waited: Option<Duration>,
     /// Whether it has been asked to end.
@@ -137,6 +148,10 @@ impl Dump {
                 active: desk.is_manned.load(Relaxed),
                 idle: desk.inbox().is_asleep(),
                 current,
+                stuck: match desk.stuck_since.load(Relaxed) {
+                    0 => None,
+                    since => Some(Duration::from_nanos(now.saturating_sub(since))),
+                },
                 ready: desk.ready.load(Relaxed),
                 fresh: unstarted,
                 started: desk.roster.started(),
@@ -152,6 +167,7 @@ impl Dump {
             stopping: crew.phase() != Phase::Open,
             workers: workers.collect(),
             fibers,
+            hooks: Vec::new(), // named by those who know the names
         }
     }
 
@@ -166,12 +182,14 @@ impl Dump {
     pub fn to_json(&self) -> String {
         let workers: Vec<String> = self.workers.iter().map(WorkerDump::to_json).collect();
         let fibers: Vec<String> = self.fibers.iter().map(FiberDump::to_json).collect();
+        let hooks: Vec<String> = self.hooks.iter().map(hook_json).collect();
         format!(
-            "{{\"runtime\":{},\"stopping\":{},\"workers\":[{}],\"fibers\":[{}]}}",
+            "{{\"runtime\":{},\"stopping\":{},\"workers\":[{}],\"fibers\":[{}],\"hooks\":[{}]}}",
             json_string(&self.runtime),
             self.stopping,
             workers.join(","),
-            fibers.join(",")
+            fibers.join(","),
+            hooks.join(",")
         )
     }
 }
@@ -179,7 +197,7 @@ impl Dump {
 impl WorkerDump {
     fn to_json(&self) -> String {
         format!(
-            "{{\"index\":{},\"thread\":{},\"active\":{},\"idle\":{},\"current\":{},\"ready\":{},\"fresh\":{},\"started\":{},\
+            "{{\"index\":{},\"thread\":{},\"active\":{},\"idle\":{},\"current\":{},\"stuck_ms\":{},\"ready\":{},\"fresh\":{},\"started\":{},\
              \"turns\":{},\"steals\":{},\"polls\":{},\"timers\":{},\"events\":{}}}",
             self.index,
             self.thread,
@@ -187,6 +205,8 @@ impl WorkerDump {
             self.idle,
             self.current
                 .map_or_else(|| "null".to_owned(), |id| id.to_string()),
+            self.stuck
+                .map_or_else(|| "null".to_owned(), |stuck| stuck.as_millis().to_string()),
             self.ready,
             self.fresh,
             self.started,
@@ -203,14 +223,23 @@ impl FiberDump {
     /// What a fiber on a roster, whose lock is held, is doing.
     pub(super) fn of(fiber: NonNull<Scheduled>, place: Place, worker: usize, now: u64) -> FiberDump {
         // SAFETY: whoever is on a roster has not ended; the lock keeps it there.
-        let task = unsafe { &fiber.as_ref().task };
+        let fiber = unsafe { fiber.as_ref() };
+        let task = &fiber.task;
         let waiting = task.waiting();
+        // SAFETY: it is null or a name in a table.
+        let call = unsafe { fiber.call.load(Relaxed).as_ref() }.filter(|_| waiting.is_some());
+        let peer = match waiting {
+            Some((WaitReason::Descriptor { fd, .. }, _)) => sys::peer_of(fd),
+            _ => None,
+        };
         FiberDump {
             id: task.id(),
             name: task.name().map(str::to_owned),
             worker,
             started: place == Place::Started,
             wait: waiting.map(|(reason, _)| reason),
+            call: call.copied(),
+            peer,
             waited: waiting.map(|(_, since)| Duration::from_nanos(now.saturating_sub(since))),
             cancelled: task.wait.is_cancelled(),
             spawned_at: task.spawned_at().to_string(),
@@ -221,12 +250,14 @@ impl FiberDump {
         let or_null =
             |text: Option<String>| text.map_or_else(|| "null".to_owned(), |text| json_string(&text));
         format!(
-            "{{\"id\":{},\"name\":{},\"worker\":{},\"started\":{},\"wait\":{},\"waited_ms\":{},\"cancelled\":{},\"spawned_at\":{}}}",
+            "{{\"id\":{},\"name\":{},\"worker\":{},\"started\":{},\"wait\":{},\"call\":{},\"peer\":{},\"waited_ms\":{},\"cancelled\":{},\"spawned_at\":{}}}",
             self.id,
             or_null(self.name.clone()),
             self.worker,
             self.started,
             or_null(self.wait.map(|wait| wait.to_string())),
+            or_null(self.call.map(str::to_owned)),
+            or_null(self.peer.clone()),
             self.waited
                 .map_or_else(|| "null".to_owned(), |waited| waited.as_millis().to_string()),
             self.cancelled,
@@ -249,7 +280,15 @@ impl fmt::Display for Dump {
             let doing = match (worker.active, worker.idle, worker.current) {
                 (false, ..) => "nobody at work".to_owned(),
                 (_, true, _) => "idle".to_owned(),
-                (.., Some(id)) => format!("running fiber {id}"),
+                (.., Some(id)) => {
+                    let name = self.fibers.iter().find(|fiber| fiber.id == id);
+                    let name = name.and_then(|fiber| fiber.name.as_ref());
+                    let name = name.map_or_else(String::new, |name| format!(" '{name}'"));
+                    match worker.stuck {
+                        Some(time) => format!("STUCK in fiber {id}{name} for {time:.1?}"),
+                        None => format!("running fiber {id}{name}"),
+                    }
+                }
                 _ => "polling".to_owned(),
             };
             writeln!(
@@ -274,7 +313,12 @@ impl fmt::Display for Dump {
                 write!(f, " '{name}'")?;
             }
             match (&fiber.wait, fiber.waited) {
-                (Some(wait), Some(waited)) => write!(f, ": {wait} for {waited:.1?}")?,
+                (Some(wait), Some(waited)) => {
+                    let call = fiber.call.map_or_else(String::new, |call| format!("in {call}, "));
+                    let peer = fiber.peer.as_ref();
+                    let peer = peer.map_or_else(String::new, |peer| format!(" (peer {peer})"));
+                    write!(f, ": {call}{wait}{peer} for {waited:.1?}")?;
+                }
                 _ if fiber.started => write!(f, ": running or ready")?,
                 _ => write!(f, ": not started")?,
             }
@@ -285,8 +329,26 @@ impl fmt::Display for Dump {
                 fiber.worker, fiber.spawned_at
             )?;
         }
+        for hook in &self.hooks {
+            writeln!(
+                f,
+                "  hook {}: {} calls, {} would block, {} parks, {} offloads",
+                hook.name, hook.calls, hook.would_block, hook.parks, hook.offloads
+            )?;
+        }
         Ok(())
     }
+}
+
+fn hook_json(hook: &HookStats) -> String {
+    format!(
+        "{{\"name\":{},\"calls\":{},\"would_block\":{},\"parks\":{},\"offloads\":{}}}",
+        json_string(hook.name),
+        hook.calls,
+        hook.would_block,
+        hook.parks,
+        hook.offloads
+    )
 }
 
 /// A string as JSON has it.

@@ -11,7 +11,7 @@
 //!   run queue;
 //! - [`scheduled`]: a fiber as it is kept here; [`completion`] and [`waker`]: how its end is announced;
 //! - [`driver`]: what a worker sleeps in, and deadlines, as the layer above provides them;
-//! - [`deadlock`]: help for those who ask.
+//! - [`deadlock`] and [`monitor`]: help for those who ask why nothing moves.
 //!
 //! # How a fiber waits
 //!
@@ -32,6 +32,7 @@ mod dump;
 mod inbox;
 mod join;
 mod lock;
+mod monitor;
 mod queue;
 mod roster;
 mod scheduled;

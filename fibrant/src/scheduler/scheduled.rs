@@ -66,6 +66,8 @@ pub(crate) struct Scheduled {
     pub(super) is_unhooked: Cell<bool>,
     /// Whether a hooked call has been told that the fiber was cancelled: that happens once.
     pub(super) has_heard: Cell<bool>,
+    /// The hooked call that it waits in, if it does.
+    pub(super) call: AtomicPtr<&'static str>,
     /// Whether it has ended, and who waits for that.
     pub(super) completion: Completion,
     /// The scope that it was spawned in, until it ends.
@@ -151,6 +153,7 @@ impl Scheduled {
                 deferrals: Cell::new(0),
                 is_unhooked: Cell::new(false),
                 has_heard: Cell::new(false),
+                call: AtomicPtr::new(ptr::null_mut()),
                 completion: Completion::new(),
                 scope: making.scope,
             },

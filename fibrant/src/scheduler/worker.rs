@@ -180,6 +180,14 @@ impl Worker {
         self.fiber().is_some_and(|fiber| !fiber.is_unhooked.replace(!yes))
     }
 
+    /// Notes which hooked call the fiber that runs here waits in.
+    pub(crate) fn set_call(&self, name: Option<&'static &'static str>) {
+        if let Some(fiber) = self.fiber() {
+            let name = name.map_or(ptr::null(), ptr::from_ref);
+            fiber.call.store(name.cast_mut(), Relaxed);
+        }
+    }
+
     /// The same, for code that may have changed threads since it last asked: the compiler must not reuse an address of a
     /// thread-local.
     #[inline(never)]
@@ -256,9 +264,10 @@ impl Worker {
     #[inline(always)]
     pub(super) fn set_fiber(&self, fiber: Option<NonNull<Scheduled>>) {
         self.thread().set_task(fiber.map(NonNull::cast::<Task>));
-        self.desk
-            .running
+        let desk = self.desk;
+        desk.running
             .store(fiber.map_or(ptr::null_mut(), NonNull::as_ptr), Relaxed);
+        desk.turns.store(self.turn.get(), Relaxed);
     }
 
     /// The fiber that is the thread itself.
@@ -536,7 +545,6 @@ impl Worker {
     /// Lets others see how things are: after each poll, and before a sleep.
     fn publish(&self) {
         let desk = self.desk;
-        desk.turns.store(self.turn.get(), Relaxed);
         desk.ready.store(self.ready.length(), Relaxed);
         desk.alarms.store(self.driver.alarms(), Relaxed);
         self.publish_crowd(desk.roster.started());
@@ -646,6 +654,7 @@ impl Worker {
             self.crew.note_awake();
         }
         self.desk.inbox().wake_up();
+        super::monitor::note_awake();
         self.desk.run_errands(self);
     }
 }

@@ -120,6 +120,84 @@ impl Deref for Hooks {
     }
 }
 
+impl Hooks {
+    pub(crate) fn read(&self) -> HookFigures {
+        HookFigures(std::array::from_fn(|index| {
+            let counters = &self.0[index];
+            [
+                counters.calls.get(),
+                counters.would_block.get(),
+                counters.parks.get(),
+                counters.offloads.get(),
+            ]
+        }))
+    }
+}
+
+/// What was counted of each hook, by its number: calls, how often one would have blocked, waits, calls made on real threads.
+#[derive(Clone, Copy)]
+pub(crate) struct HookFigures([[u64; 4]; HOOKS]);
+
+impl HookFigures {
+    const ZERO: HookFigures = HookFigures([[0; 4]; HOOKS]);
+
+    fn add(&mut self, other: HookFigures) {
+        for (sum, figures) in self.0.iter_mut().zip(other.0) {
+            for (sum, figure) in sum.iter_mut().zip(figures) {
+                *sum += figure;
+            }
+        }
+    }
+
+    /// All of these together.
+    pub(crate) fn sum(all: impl Iterator<Item = HookFigures>) -> HookFigures {
+        all.fold(HookFigures::ZERO, |mut sum, one| {
+            sum.add(one);
+            sum
+        })
+    }
+
+    /// Those of hooks that were called, with these names.
+    pub(crate) fn named(&self, names: &[&'static str]) -> Vec<HookStats> {
+        let called = names.iter().zip(self.0).filter(|(_, figures)| figures[0] > 0);
+        called
+            .map(|(&name, [calls, would_block, parks, offloads])| HookStats {
+                name,
+                calls,
+                would_block,
+                parks,
+                offloads,
+            })
+            .collect()
+    }
+}
+
+/// What was counted of a hooked function, as it was called in fibers: [`hook::stats`](crate::hook::stats) and
+/// [`Handle::hook_stats`](crate::runtime::Handle::hook_stats).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// fibrant::run(|| std::thread::sleep(Duration::from_millis(1)));
+/// let stats = fibrant::hook::stats();
+/// let sleeps = stats.iter().find(|one| one.name == "clock_nanosleep").unwrap();
+/// assert!(sleeps.calls >= 1 && sleeps.parks >= 1);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HookStats {
+    /// The function.
+    pub name: &'static str,
+    /// How often fibers called it.
+    pub calls: u64,
+    /// How often it would have blocked.
+    pub would_block: u64,
+    /// How often a fiber waited in it; several times in one call, perhaps.
+    pub parks: u64,
+    /// How often it was called on a real thread while the fiber waited.
+    pub offloads: u64,
+}
+
 impl Counters {
     /// The counter of a kind of wait, by the number of its reason.
     #[inline]
@@ -150,11 +228,13 @@ struct Registry {
     threads: Vec<Arc<Counters>>,
     /// The sum of those of threads that have ended.
     ended: Stats,
+    ended_hooks: HookFigures,
 }
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     threads: Vec::new(),
     ended: Stats::ZERO,
+    ended_hooks: HookFigures::ZERO,
 });
 
 fn registry() -> MutexGuard<'static, Registry> {
@@ -209,6 +289,7 @@ impl Drop for ThreadCounters {
             .threads
             .retain(|other| !Arc::ptr_eq(other, &self.counters));
         registry.ended.add(self.counters.read());
+        registry.ended_hooks.add(self.counters.hooks.read());
     }
 }
 
@@ -243,4 +324,11 @@ pub fn process() -> Stats {
         total.add(counters.read());
     }
     total
+}
+
+/// What all threads have counted of the hooks, by their numbers.
+pub(crate) fn hook_figures() -> HookFigures {
+    let registry = registry();
+    let living = registry.threads.iter().map(|counters| counters.hooks.read());
+    HookFigures::sum(living.chain([registry.ended_hooks]))
 }

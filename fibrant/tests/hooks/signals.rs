@@ -32,7 +32,7 @@ bodies! {
             (waited == id, libc::WTERMSIG(status), again, child.wait().is_err())
         }
     };
-    p28_names_are_found, false, || {
+    p28_names_are_found, true, || {
         use std::net::ToSocketAddrs;
         let found = ("localhost", 80).to_socket_addrs().map(|all| all.map(|one| one.ip().is_loopback()).collect::<Vec<_>>());
         (kind(found).map(|all| !all.is_empty() && all.iter().all(|&is| is)), ("no.such.name.invalid", 1).to_socket_addrs().is_err())
@@ -45,7 +45,7 @@ bodies! {
         });
         thread.join().unwrap()
     };
-    p28_a_file_is_read_locked_and_synced, false, || {
+    p28_a_file_is_read_and_locked, false, || {
         use std::os::unix::fs::FileExt;
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let mut magic = [0; 4];

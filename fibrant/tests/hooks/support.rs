@@ -18,7 +18,8 @@ pub fn ms(milliseconds: u64) -> Duration {
 /// How often fibers of a runtime have waited.
 pub fn waits(runtime: &Handle) -> u64 {
     let stats = runtime.stats();
-    stats.descriptor_waits + stats.sleeps
+    let offloads: u64 = runtime.hook_stats().iter().map(|hook| hook.offloads).sum();
+    stats.descriptor_waits + stats.sleeps + offloads
 }
 
 /// Something to call on a thread, that returns when the fiber that made it waits; or a little later, if that is none.
