@@ -105,17 +105,20 @@ pub(super) unsafe fn accept4(
     if own < 0 || own & libc::O_NONBLOCK as isize != 0 {
         return answer(call());
     }
+    let ask = || {
+        // On what is no listener it fails, at once.
+        if is_ready(fd, Event::READ) || socket_option(fd, libc::SO_ACCEPTCONN) != Some(1) {
+            call()
+        } else {
+            -(libc::EAGAIN as isize)
+        }
+    };
+    let result = io::exclusively(fd, ask);
+    if !retry::would_block(result) {
+        return answer(result);
+    }
     let limit = Limit::Option(libc::SO_RCVTIMEO);
-    retry::retry(caller, fd, Event::READ, limit, || {
-        io::exclusively(fd, || {
-            // On what is no listener it fails, at once.
-            if is_ready(fd, Event::READ) || socket_option(fd, libc::SO_ACCEPTCONN) != Some(1) {
-                call()
-            } else {
-                -(libc::EAGAIN as isize)
-            }
-        })
-    })
+    retry::wait_and_retry(caller, fd, Event::READ, limit, &mut { ask })
 }
 
 /// # Safety

@@ -78,7 +78,7 @@ pub(super) fn retry(
     wait_and_retry(caller, fd, event, limit, &mut attempt)
 }
 
-/// The same, for a call that has been tried and is to wait.
+/// The same, for a call that has been tried and is to wait. Nobody else uses the descriptor exclusively during an attempt.
 #[cold]
 pub(super) fn wait_and_retry(
     caller: Caller,
@@ -93,13 +93,7 @@ pub(super) fn wait_and_retry(
         Limit::Until(deadline) => deadline,
     };
     io::watch(caller.worker, &[(fd, event)], |watch| {
-        loop {
-            caller.wait(watch, deadline)?;
-            let result = attempt();
-            if !would_block(result) {
-                return answer(result);
-            }
-        }
+        caller.wait_and_retry(watch, deadline, attempt)
     })
 }
 
@@ -144,6 +138,22 @@ impl Caller {
             deadline,
         };
         self.parking(|| while self.worker.wait(waiting(), |_, _| {}) != WaitEnd::TimedOut {});
+    }
+
+    /// Waits and tries until the call does not want to block any more. It never touches another file that has got the number.
+    pub(super) fn wait_and_retry(
+        &self,
+        watch: &io::Watch<'_>,
+        deadline: u64,
+        attempt: &mut dyn FnMut() -> isize,
+    ) -> Answer {
+        loop {
+            self.wait(watch, deadline)?;
+            let result = watch.attempt(attempt)?;
+            if !would_block(result) {
+                return answer(result);
+            }
+        }
     }
 
     /// Waits for a round, at most until then. An error if there is nothing to try again for.

@@ -107,33 +107,40 @@ fn move_all(
 ) -> Answer {
     // One deadline for the whole call, whenever it first has to wait.
     let mut until = None;
-    loop {
-        let result = attempt(rest.list());
-        let result = if would_block(result) {
-            if until.is_none() && is_nonblocking(fd) {
-                Err(libc::EAGAIN)
-            } else {
-                let limit = *until.get_or_insert_with(|| match limit {
-                    Limit::Option(option) => Limit::Until(retry::deadline(fd, option)),
-                    until => until,
-                });
-                retry::wait_and_retry(caller, fd, event, limit, &mut || attempt(rest.list()))
+    let mut first = Some(attempt(rest.list()));
+    // One watch for the whole call, too: its other parts must not go to another file that has got the number.
+    io::watch(caller.worker, &[(fd, event)], |watch| {
+        loop {
+            let result = match first.take() {
+                Some(result) => Ok(result),
+                None => watch.attempt(&mut || attempt(rest.list())),
+            };
+            let result = match result {
+                Ok(result) if !would_block(result) => answer(result),
+                Ok(_) if until.is_none() && is_nonblocking(fd) => Err(libc::EAGAIN),
+                Ok(_) => {
+                    caller.count().would_block.increment();
+                    let deadline = *until.get_or_insert_with(|| match limit {
+                        Limit::Option(option) => retry::deadline(fd, option),
+                        Limit::Until(deadline) => deadline,
+                    });
+                    caller.wait_and_retry(watch, deadline, &mut || attempt(rest.list()))
+                }
+                Err(error) => Err(error),
+            };
+            match result {
+                // The end of the stream, or nothing to move.
+                Ok(0) => return Ok(rest.done as isize),
+                Ok(bytes) => rest.advance(bytes as usize),
+                // What has been moved counts; the error comes again.
+                Err(_) if rest.done > 0 => return Ok(rest.done as isize),
+                Err(error) => return Err(error),
             }
-        } else {
-            answer(result)
-        };
-        match result {
-            // The end of the stream, or nothing to move.
-            Ok(0) => return Ok(rest.done as isize),
-            Ok(bytes) => rest.advance(bytes as usize),
-            // What has been moved counts; the error comes again.
-            Err(_) if rest.done > 0 => return Ok(rest.done as isize),
-            Err(error) => return Err(error),
+            if rest.done >= target {
+                return Ok(rest.done as isize);
+            }
         }
-        if rest.done >= target {
-            return Ok(rest.done as isize);
-        }
-    }
+    })
 }
 
 /// Whether a socket is a stream, whose writes go on until everything is written.

@@ -111,6 +111,20 @@ impl Watch<'_> {
         self.places.iter().any(is_gone)
     }
 
+    /// Makes a call on the one descriptor that is watched, while nobody can put another file in its place. `EBADF`, if somebody
+    /// has. The call must not wait.
+    pub(crate) fn attempt(&self, call: &mut dyn FnMut() -> isize) -> Result<isize, i32> {
+        let [place] = self.places else {
+            unreachable!("a call is made on one descriptor");
+        };
+        let state = place.entry.lock();
+        if state.generation == place.generation {
+            Ok(call())
+        } else {
+            Err(libc::EBADF)
+        }
+    }
+
     /// Waits for a round, at most until the deadline.
     pub(crate) fn wait(&self, deadline: u64, interruptible: bool) -> io::Result<Round> {
         loop {
