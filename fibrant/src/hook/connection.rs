@@ -46,10 +46,17 @@ pub(super) unsafe fn connect(caller: Caller, fd: c_int, address: *const sockaddr
     let verdict = match -result as i32 {
         libc::EINPROGRESS | libc::EALREADY => {
             retry::wait_and_retry(caller, fd, Event::WRITE, Limit::Until(deadline), &mut || {
-                if is_ready(fd, Event::WRITE) {
-                    -(error_of(fd) as isize)
-                } else {
-                    -(libc::EAGAIN as isize)
+                if !is_ready(fd, Event::WRITE) {
+                    return -(libc::EAGAIN as isize);
+                }
+                if !is_tcp(fd) {
+                    return -(error_of(fd) as isize);
+                }
+                // Asked once more, the kernel tells the verdict and knows that it has: the next call is a new one.
+                match call() {
+                    result if result == -(libc::EALREADY as isize) => -(libc::EAGAIN as isize),
+                    result if result == -(libc::EISCONN as isize) => 0, // another one has asked
+                    result => result,
                 }
             })
         }
@@ -58,10 +65,15 @@ pub(super) unsafe fn connect(caller: Caller, fd: c_int, address: *const sockaddr
         _ => return answer(result),
     };
     match verdict {
-        Err(libc::EAGAIN) if own <= common => Err(libc::EINPROGRESS),
+        // That it had begun already, if that is what the kernel has said.
+        Err(libc::EAGAIN) if own <= common => Err(-result as i32),
         Err(libc::EAGAIN) => Err(libc::ETIMEDOUT),
         verdict => verdict,
     }
+}
+
+fn is_tcp(fd: RawFd) -> bool {
+    socket_option(fd, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
 }
 
 /// What a connection has come to.
