@@ -3,6 +3,8 @@
 //!
 //! There is a file for each part of the contract; `other` has what cannot be compared with a thread.
 
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../common/patience.rs"]
 mod patience;
 #[macro_use]
@@ -27,10 +29,10 @@ const POINTS: std::ops::RangeInclusive<u32> = 1..=28;
 const ENOUGH: usize = 3;
 
 /// Points that have fewer.
-const STILL_MISSING: [u32; 13] = [1, 3, 4, 5, 6, 7, 8, 10, 17, 20, 23, 24, 25];
+const STILL_MISSING: [u32; 2] = [17, 20];
 
 /// How many bodies there are at least.
-const LEAST: usize = 100;
+const LEAST: usize = 150;
 
 /// The files, each with its points and its bodies.
 const PARTS: [(std::ops::RangeInclusive<u32>, &[&str]); 10] = [
@@ -54,7 +56,7 @@ fn point(name: &str) -> Option<u32> {
 #[test]
 fn every_body_names_a_point_of_its_part() {
     for (points, bodies) in &PARTS {
-        for name in *bodies {
+        for name in bodies.iter().filter(|name| !name.is_empty()) {
             assert!(point(name).is_some_and(|point| points.contains(&point)), "{name}");
         }
     }

@@ -1,13 +1,17 @@
 //! What the bodies share: the comparison itself, a gate that opens when a fiber waits, and short ways to common things.
 
-use crate::patience::Watchdog;
+use crate::common;
+use crate::patience::{PATIENCE, Watchdog, eventually};
 use fibrant::runtime::{Builder, Handle, Runtime};
 use std::fmt::Debug;
 use std::io::{self, ErrorKind};
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::Once;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,20 +26,194 @@ pub fn waits(runtime: &Handle) -> u64 {
     stats.descriptor_waits + stats.sleeps + offloads
 }
 
-/// Something to call on a thread, that returns when the fiber that made it waits; or a little later, if that is none.
+/// Something to call on a thread, that returns when who made it waits, be it a fiber or a thread.
 pub fn gate() -> impl FnOnce() + Send {
     let runtime = Runtime::current();
     let before = runtime.as_ref().map_or(0, waits);
+    let thread = this_thread();
     move || match runtime {
         Some(runtime) => {
             let start = Instant::now();
             while waits(&runtime) == before {
-                assert!(start.elapsed() < Duration::from_secs(20), "it does not wait");
+                assert!(start.elapsed() < 2 * PATIENCE, "it does not wait");
                 thread::sleep(ms(1));
             }
         }
-        None => thread::sleep(ms(20)),
+        None => {
+            let start = Instant::now();
+            while !sleeps(thread) {
+                assert!(start.elapsed() < 2 * PATIENCE, "it does not wait");
+            }
+        }
     }
+}
+
+fn this_thread() -> i32 {
+    // SAFETY: asks for a number.
+    unsafe { libc::gettid() }
+}
+
+/// Whether a thread has slept in the kernel for a while, as far as one can see; or has ended.
+fn sleeps(thread: i32) -> bool {
+    (0..4).all(|_| {
+        thread::sleep(ms(2));
+        let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+        // The state follows the name, which is in brackets.
+        status.map_or(true, |status| {
+            status
+                .rsplit(')')
+                .next()
+                .is_some_and(|rest| rest.starts_with(" S"))
+        })
+    })
+}
+
+/// Something that goes on at the same time: a fiber where fibers are, a thread elsewhere.
+pub enum Activity<T> {
+    Thread(thread::JoinHandle<T>, Arc<AtomicI32>),
+    Fiber(fibrant::JoinHandle<T>),
+}
+
+/// Begins another activity; a fiber stays with the worker of who calls this.
+pub fn go<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Activity<T> {
+    if Runtime::current().is_some() {
+        return Activity::Fiber(fibrant::spawn_local(f));
+    }
+    go_in_a_thread(f)
+}
+
+/// Begins another activity; a fiber begins at any worker.
+pub fn go_anywhere<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Activity<T> {
+    if Runtime::current().is_some() {
+        return Activity::Fiber(fibrant::spawn(f));
+    }
+    go_in_a_thread(f)
+}
+
+/// Begins a thread.
+pub fn go_in_a_thread<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Activity<T> {
+    let number = Arc::new(AtomicI32::new(0));
+    let told = Arc::clone(&number);
+    let handle = thread::spawn(move || {
+        told.store(this_thread(), Ordering::Relaxed);
+        f()
+    });
+    Activity::Thread(handle, number)
+}
+
+impl<T> Activity<T> {
+    pub fn join(self) -> T {
+        match self {
+            Activity::Thread(handle, _) => handle.join().unwrap(),
+            Activity::Fiber(handle) => handle.join().unwrap(),
+        }
+    }
+
+    pub fn waits(&self) -> bool {
+        match self {
+            Activity::Thread(_, number) => {
+                let number = number.load(Ordering::Relaxed);
+                number != 0 && sleeps(number)
+            }
+            Activity::Fiber(handle) => {
+                let dump = Runtime::current().expect("in a fiber").dump();
+                let fiber = dump.fibers.iter().find(|fiber| fiber.id == handle.id());
+                fiber.is_some_and(|fiber| fiber.wait.is_some())
+            }
+        }
+    }
+
+    /// Returns it when it waits.
+    pub fn waiting(self) -> Activity<T> {
+        eventually("an activity waits", || self.waits());
+        self
+    }
+}
+
+/// The first of so many descriptor numbers in a row that are nobody's: no file gets one of them unless it is put there. They
+/// come from the upper end of what the process may have.
+pub fn numbers(count: i32) -> RawFd {
+    static LIMIT: Once = Once::new();
+    static NEXT: AtomicI32 = AtomicI32::new(0);
+    LIMIT.call_once(|| {
+        // SAFETY: the limit is a local variable.
+        unsafe {
+            let mut limit = std::mem::zeroed::<libc::rlimit>();
+            assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+            limit.rlim_cur = limit.rlim_max;
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+            NEXT.store(limit.rlim_cur.min(100_000) as i32, Ordering::Relaxed);
+        }
+    });
+    NEXT.fetch_sub(count, Ordering::Relaxed) - count
+}
+
+/// Puts a file at a number of [`numbers`].
+pub fn put(fd: impl Into<OwnedFd>, number: RawFd) -> RawFd {
+    // SAFETY: nobody else uses that number.
+    let result = unsafe { libc::dup3(fd.into().as_raw_fd(), number, libc::O_CLOEXEC) };
+    assert_eq!(result, number);
+    number
+}
+
+/// Closes a number of [`numbers`].
+pub fn close(fd: RawFd) -> (isize, i32) {
+    // SAFETY: nobody else uses that number.
+    told(unsafe { libc::close(fd) } as isize)
+}
+
+/// Sends without waiting until nothing more goes in. Returns how much did.
+pub fn fill(fd: RawFd) -> usize {
+    let (block, mut sum) = ([7_u8; 1024], 0);
+    loop {
+        // SAFETY: the block has that length.
+        match unsafe { libc::send(fd, block.as_ptr().cast(), block.len(), libc::MSG_DONTWAIT) } {
+            ..=0 => return sum,
+            sent => sum += sent as usize,
+        }
+    }
+}
+
+/// Sets an option of a socket.
+pub fn set<T>(fd: RawFd, level: i32, name: i32, value: T) -> i32 {
+    // SAFETY: the value has the size that is told.
+    unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), size_of::<T>() as u32) }
+}
+
+/// Connects to an address of the Internet.
+pub fn connect_to(fd: RawFd, address: SocketAddr) -> (isize, i32) {
+    let SocketAddr::V4(address) = address else {
+        panic!("{address} is not of version 4")
+    };
+    let name = libc::sockaddr_in {
+        sin_family: libc::AF_INET as _,
+        sin_port: address.port().to_be(),
+        sin_addr: libc::in_addr {
+            s_addr: address.ip().to_bits().to_be(),
+        },
+        sin_zero: [0; 8],
+    };
+    // SAFETY: the name is a local variable of that size.
+    told(unsafe { libc::connect(fd, (&raw const name).cast(), size_of_val(&name) as u32) } as isize)
+}
+
+/// Limits how long receiving may take.
+pub fn set_receive_timeout(fd: RawFd, time: Duration) -> i32 {
+    let time = libc::timeval {
+        tv_sec: time.as_secs() as i64,
+        tv_usec: time.subsec_micros().into(),
+    };
+    set(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, time)
+}
+
+pub fn set_errno(error: i32) {
+    // SAFETY: the address is that of this thread's variable.
+    unsafe { *libc::__errno_location() = error };
+}
+
+pub fn errno() -> i32 {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() }
 }
 
 /// Does something when the fiber waits, from a thread. What it returns lives until that is dropped.
@@ -122,22 +300,47 @@ fn in_fibers<T: Debug + PartialEq + Send + 'static>(
             "{workers} workers"
         );
         assert_eq!(self::waits(&runtime.handle()) > 0, waits, "whether it waited");
+        eventually("no deadline is left behind", || {
+            runtime.dump().workers.iter().all(|worker| worker.timers == 0)
+        });
         runtime.stop().unwrap();
     }
 }
 
-/// Makes a test of each body, and a list of their names. A line is `name, whether it waits, body;`. Where a fiber deliberately
-/// does not do what a thread does, what it comes to stands before the body: `name, true => result, body;`.
+/// Whether this is a process for this test alone. If not, the test is run in one, and has to succeed.
+pub fn alone(test: &str) -> bool {
+    let (_, test) = test.split_once("::").expect("the binary's name comes first");
+    if common::case().is_some() {
+        return true;
+    }
+    common::child(test, "alone", &[]).succeeded();
+    false
+}
+
+/// Makes a test of each body, and a list of their names. A line is `name, whether it waits, body;`. What would disturb other
+/// tests has a process of its own: `name, true alone, body;`. Where a fiber deliberately does not do what a thread does, what it
+/// comes to stands before the body: `name, true => result, body;`. One that shows a known fault is ignored, with the reason.
 macro_rules! bodies {
-    ($($name:ident, $waits:literal $(=> $expected:expr)?, $body:expr;)*) => {
+    ($($(#[ignore = $reason:literal])? $name:ident, $waits:literal $($alone:ident)? $(=> $expected:expr)?, $body:expr;)*) => {
         $(
             #[test]
+            $(#[ignore = $reason])?
             fn $name() {
+                $(if !$crate::support::$alone(concat!(module_path!(), "::", stringify!($name))) {
+                    return;
+                })?
                 bodies!(@run $waits $(=> $expected)?, $body);
             }
         )*
 
-        pub const BODIES: &[&str] = &[$(stringify!($name),)*];
+        /// Those that count: one that is ignored does not.
+        pub const BODIES: &[&str] = &[$(bodies!(@name $($reason)? $name),)*];
+    };
+    (@name $name:ident) => {
+        stringify!($name)
+    };
+    (@name $reason:literal $name:ident) => {
+        ""
     };
     (@run $waits:literal, $body:expr) => {
         $crate::support::same($waits, $body)
