@@ -3,6 +3,7 @@
 #![allow(dead_code)] // each test binary uses its part
 
 use fibrant::runtime::{Builder, Handle, Runtime};
+use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -43,9 +44,11 @@ impl Watchdog {
         thread::spawn(move || {
             if dropped.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let words = words.lock().unwrap_or_else(PoisonError::into_inner);
-                eprintln!("the test at {place} hangs {words}");
+                // Not `eprintln`: what tests print is kept until they end, and this one does not.
+                let mut output = io::stderr();
+                let _ = writeln!(output, "the test at {place} hangs {words}");
                 for runtime in shown.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-                    eprintln!("{}", runtime.dump());
+                    let _ = writeln!(output, "{}", runtime.dump());
                 }
                 std::process::abort();
             }
