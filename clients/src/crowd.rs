@@ -9,6 +9,9 @@ pub const FIBERS: usize = 200;
 /// How long the server lets each of them wait.
 pub const WAIT: Duration = Duration::from_millis(500);
 
+/// What a server may make of that: their clocks tick in milliseconds, and some look at them only now and then.
+const AT_LEAST: Duration = Duration::from_millis(450);
+
 /// Within what time all of them have waited. One after another would take them [`FIBERS`] times [`WAIT`], which is 100 s.
 pub const LIMIT: Duration = Duration::from_secs(3);
 
@@ -35,7 +38,7 @@ pub fn runtime() -> Runtime {
 ///
 /// # Panics
 ///
-/// If a client panics, waits for less than [`WAIT`], or all together take longer than [`LIMIT`].
+/// If a client panics, waits for clearly less than [`WAIT`], or all together take longer than [`LIMIT`].
 pub fn crowd<C: Client>(runtime: &Runtime, connect: impl Fn(usize) -> C + Sync) {
     assert_eq!(
         runtime.workers(),
@@ -58,10 +61,10 @@ pub fn crowd<C: Client>(runtime: &Runtime, connect: impl Fn(usize) -> C + Sync) 
         for_each(&mut clients, |n, client| {
             let start = Instant::now();
             client.wait(n);
+            let waited = start.elapsed();
             assert!(
-                start.elapsed() >= WAIT,
-                "the server kept fiber {n} for {:?}",
-                start.elapsed()
+                waited >= AT_LEAST,
+                "the server kept fiber {n} for only {waited:?}"
             );
         });
         let waited = start.elapsed();

@@ -71,7 +71,7 @@ impl Server {
             if self.process.has_ended() {
                 return false;
             }
-            if TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok() {
+            if answers(self.port) {
                 return true;
             }
             thread::sleep(Duration::from_millis(5));
@@ -88,10 +88,27 @@ impl Drop for Server {
     }
 }
 
-/// A port that nobody uses right now.
+/// A port that nobody uses right now; and not one of those that the kernel gives to clients, which would take it away again.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback has a free port");
-    listener.local_addr().expect("it is bound").port()
+    const CHOICE: std::ops::Range<u32> = 10_000..30_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    for _ in CHOICE {
+        // Other processes that run these tests begin elsewhere.
+        let number =
+            (std::process::id().wrapping_mul(100) + NEXT.fetch_add(1, Relaxed)) % (CHOICE.end - CHOICE.start);
+        let port = u16::try_from(CHOICE.start + number).expect("the choice is of ports");
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no port is free");
+}
+
+/// Whether somebody accepts connections there. A client that tries often enough may get the port itself, and is then connected to
+/// itself.
+fn answers(port: u16) -> bool {
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+        .is_ok_and(|stream| stream.local_addr().ok() != stream.peer_addr().ok())
 }
 
 /// A process that ends when this is dropped.
@@ -116,17 +133,26 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        let start = Instant::now();
         if !self.has_ended() {
             let id = libc::pid_t::try_from(self.0.id()).expect("process ids are small");
             // SAFETY: the process is a child that has not been waited for, so the id is still its own.
             unsafe { libc::kill(id, END) };
-            let _ = self.0.wait();
         }
+        while !self.has_ended() && start.elapsed() < FAREWELL {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
-/// The signal that ends servers. PostgreSQL takes it for an order to stop at once and to tell its processes; the others just die.
+/// The signal that ends servers. PostgreSQL takes it for an order to stop at once, and tells its processes; others may want to end in
+/// an orderly way.
 const END: libc::c_int = libc::SIGQUIT;
+
+/// How long they have for that.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Lets a command run as `nobody` if this is root, and end with the thread that starts it, however that ends.
 fn restrain(command: &mut Command) {

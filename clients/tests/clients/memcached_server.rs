@@ -2,7 +2,7 @@
 
 use crate::patience::Watchdog;
 use clients::{FIBERS, Server, WAIT, crowd, runtime};
-use memcache::Client;
+use memcache::{Client, ConnectionManager, Pool};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::process::Command;
@@ -61,12 +61,16 @@ struct Crate {
     slow: Client,
 }
 
-/// A client whose pool has a connection for each fiber. With fewer, some fibers would wait for a connection that others use; the pool
-/// does that with a lock, which blocks the worker, and with it the others.
-fn client(port: u16) -> Client {
-    let builder = Client::builder().with_max_pool_size(FIBERS.try_into().unwrap());
-    let builder = builder.add_server(format!("memcache://127.0.0.1:{port}"));
-    builder.unwrap().build().unwrap()
+/// A client whose pool has a connection for each fiber, made by threads of the pool's. With fewer, some fibers would wait for a
+/// connection that others use; the pool does that with a lock, which blocks the worker, and with it the others. The pool tries each
+/// connection before it lends it out, if it `checks`.
+fn client(port: u16, checks: bool) -> Client {
+    let address = format!("memcache://127.0.0.1:{port}").parse().unwrap();
+    let pool = Pool::builder()
+        .max_size(FIBERS.try_into().unwrap())
+        .test_on_check_out(checks)
+        .build(ConnectionManager::new(address));
+    Client::with_pool(pool.unwrap()).unwrap()
 }
 
 impl clients::Client for Crate {
@@ -90,10 +94,9 @@ fn the_crate_memcache() {
     let runtime = runtime();
     watchdog.show(&runtime);
     let port = server.port();
-    // The pool connects on threads of its own.
     let pools = Crate {
-        fast: client(port),
-        slow: client(slow(port)),
+        fast: client(port, true),
+        slow: client(slow(port), false),
     };
     crowd(&runtime, |_| pools.clone());
 }
