@@ -26,8 +26,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How many workers are under fire, and for how many seconds.
-const FIRE: [(usize, u64); 2] = [(2, 20), (1, 10)];
+/// How many workers are under fire, for how many seconds, and whose.
+const FIRE: [(usize, u64, &[Player]); 3] = [(2, 14, &PLAYERS), (1, 8, &PLAYERS), (1, 8, &DUELLISTS)];
 
 /// Takes the place of those seconds, for runs by hand.
 const SECONDS: &str = "FIBRANT_TEST_SECONDS";
@@ -41,8 +41,10 @@ const HANGS: Duration = Duration::from_secs(20);
 /// After so long a wait has looked after its registration, and nothing will help it any more if its wake-up gets lost.
 const UNAIDED: Duration = Duration::from_millis(15);
 
-/// The players: what each does over and over, from where, and how many of them there are.
-const PLAYERS: [(&str, Place, usize); 10] = [
+/// What a player does over and over, from where, and how many of them there are.
+type Player = (&'static str, Place, usize);
+
+const PLAYERS: [Player; 10] = [
     ("converse", Place::Fiber, 6),
     ("converse", Place::Thread, 2),
     ("evict", Place::Fiber, 2),
@@ -54,6 +56,9 @@ const PLAYERS: [(&str, Place, usize); 10] = [
     ("heal", Place::Fiber, 2),
     ("heal", Place::Thread, 1),
 ];
+
+/// Where nobody else is in the way, blows come at the very moment when a fiber looks, or is about to wait again.
+const DUELLISTS: [Player; 2] = [("snipe", Place::Thread, 1), ("crowd", Place::Thread, 1)];
 
 /// Where a player is, seen from the fibers that it makes wait.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -154,8 +159,17 @@ impl Fire {
             if fibers.iter().all(is_settled) {
                 return;
             }
-            thread::sleep(Duration::from_micros(20));
+            glance();
         }
+    }
+}
+
+/// Passes the time until the next look at something that will happen soon.
+fn glance() {
+    if fibrant::hook::is_enabled() {
+        thread::sleep(Duration::from_micros(20));
+    } else {
+        thread::yield_now();
     }
 }
 
@@ -313,12 +327,8 @@ fn replace(fd: RawFd, by: &OwnedFd) {
 
 fn close(fd: RawFd) {
     // SAFETY: the caller owns it.
-    assert_eq!(
-        unsafe { libc::close(fd) },
-        0,
-        "close: {}",
-        io::Error::last_os_error()
-    );
+    let result = unsafe { libc::close(fd) };
+    assert_eq!(result, 0, "close: {}", io::Error::last_os_error());
 }
 
 /// Passes a descriptor over a socket.
@@ -553,10 +563,10 @@ const LONG: usize = 40 * FRAME;
 const VERY_LONG: usize = 20_000;
 
 const CALLS: [Call; 13] = [
-    Call::Input(Input::Read),
-    Call::Input(Input::Readv),
     Call::Input(Input::Recv),
     Call::Input(Input::Recvmsg),
+    Call::Input(Input::Read),
+    Call::Input(Input::Readv),
     Call::Whole,
     Call::Whole,
     Call::Output(Output::Write, FRAME),
@@ -701,17 +711,24 @@ enum Blow {
     Nothing,
 }
 
+const BLOWS: [Blow; 6] = [
+    Blow::Replace,
+    Blow::Replace,
+    Blow::Replace,
+    Blow::Close,
+    Blow::CloseRange,
+    Blow::Nothing,
+];
+
 impl Blow {
     fn deal(self, number: RawFd, decoy: &OwnedFd) {
         match self {
             Blow::Close => close(number),
-            // SAFETY: numbers; the caller owns them.
-            Blow::CloseRange => assert_eq!(
-                unsafe { libc::close_range(number as _, number as _, 0) },
-                0,
-                "{}",
-                io::Error::last_os_error()
-            ),
+            Blow::CloseRange => {
+                // SAFETY: numbers; the caller owns them.
+                let result = unsafe { libc::close_range(number as _, number as _, 0) };
+                assert_eq!(result, 0, "close_range: {}", io::Error::last_os_error());
+            }
             Blow::Replace => replace(number, decoy),
             Blow::Nothing => {}
         }
@@ -726,8 +743,10 @@ impl Blow {
 /// A fiber waits for a number, which is closed or replaced, perhaps just when there is something: it gets what is its own, or
 /// `EBADF`, and touches nothing else. `aim` is how long a blow waits after that, and comes closer to the moment in which the
 /// fiber looks.
-fn evict(fire: &Arc<Fire>, random: &mut Random, place: Place, aim: &mut [u64; CALLS.len()]) {
-    let which = random.below(CALLS.len());
+///
+/// A sniper does nothing but replace what is read just when it is read.
+fn evict(fire: &Arc<Fire>, random: &mut Random, place: Place, is_sniper: bool, aim: &mut [u64; CALLS.len()]) {
+    let which = random.below(if is_sniper { 2 } else { CALLS.len() });
     let call = CALLS[which];
     let aim = &mut aim[which];
     let mut target = Target::closed_up(call, fire.connection(), random);
@@ -739,7 +758,7 @@ fn evict(fire: &Arc<Fire>, random: &mut Random, place: Place, aim: &mut [u64; CA
     // SAFETY: it was made above and nobody else has it.
     let decoy_fd = unsafe { OwnedFd::from_raw_fd(decoy.number) };
     let may_be_pipe = matches!(call, Call::Input(Input::Read | Input::Readv));
-    let limit = (!may_be_pipe && random.one_in(6)).then(|| random.milliseconds(15));
+    let limit = (!may_be_pipe && !is_sniper && random.one_in(6)).then(|| random.milliseconds(15));
     if !may_be_pipe && call != Call::Poll {
         set_timeout(target.number, libc::SO_RCVTIMEO, limit);
         set_timeout(target.number, libc::SO_SNDTIMEO, limit);
@@ -748,15 +767,8 @@ fn evict(fire: &Arc<Fire>, random: &mut Random, place: Place, aim: &mut [u64; CA
     let (number, id) = (target.number, target.id);
     let fiber = [fire.spawn(place, random, move || call.make(number, id, limit))];
     fire.settle(&fiber);
-    let blow = random.of(&[
-        Blow::Replace,
-        Blow::Replace,
-        Blow::Replace,
-        Blow::Close,
-        Blow::CloseRange,
-        Blow::Nothing,
-    ]);
-    let opens = blow == Blow::Nothing || !random.one_in(4);
+    let blow = random.of(&BLOWS[..if is_sniper { 1 } else { BLOWS.len() }]);
+    let opens = blow == Blow::Nothing || is_sniper || !random.one_in(4);
     let aimed = Duration::from_nanos(*aim - *aim / 8 + random.next() % (*aim / 4));
     if opens {
         let start = Instant::now();
@@ -859,7 +871,7 @@ fn crowd(fire: &Arc<Fire>, random: &mut Random, place: Place) {
         .collect();
     fire.settle(&fibers);
     fire.settle(&lookers);
-    if random.one_in(8) {
+    if random.one_in(2) {
         thread::sleep(UNAIDED);
     }
     let datagrams = random.below(count + 1);
@@ -870,8 +882,10 @@ fn crowd(fire: &Arc<Fire>, random: &mut Random, place: Place) {
         }
     }
     while fibers.iter().filter(|fiber| fiber.is_finished()).count() < datagrams {
-        thread::sleep(Duration::from_micros(20));
+        glance();
     }
+    // Those who have looked in vain are about to wait again: that is the moment.
+    (0..random.below(100)).for_each(|_| std::hint::spin_loop());
     let blow = random.of(&[Blow::Close, Blow::CloseRange, Blow::Replace]);
     blow.deal(number, &OwnedFd::from(decoy));
     let mut come = vec![false; datagrams];
@@ -964,7 +978,7 @@ fn play(fire: &Arc<Fire>, name: &str, place: Place, rounds: usize, mut random: R
     while !fire.is_over.load(Relaxed) {
         match name {
             "converse" => converse(fire, &mut random),
-            "evict" => evict(fire, &mut random, place, &mut aim),
+            "evict" | "snipe" => evict(fire, &mut random, place, name == "snipe", &mut aim),
             "crowd" => crowd(fire, &mut random, place),
             _ => heal(fire, &mut random, place),
         }
@@ -1014,10 +1028,10 @@ fn descriptors_under_fire() {
     }));
     let mut random = Random(seed | 1).fork();
     // What the runtime keeps for the next one is not counted.
-    let most = FIRE.iter().map(|fire| fire.0).max().unwrap();
+    let most = FIRE.map(|fire| fire.0).into_iter().max().unwrap();
     Builder::new().workers(most).build().unwrap().stop().unwrap();
     let before = open_descriptors();
-    for (workers, seconds) in FIRE {
+    for (workers, seconds, players) in FIRE {
         let time = Duration::from_secs(variable(SECONDS).unwrap_or(seconds));
         let runtime = Builder::new()
             .workers(workers)
@@ -1032,7 +1046,7 @@ fn descriptors_under_fire() {
             rounds: std::array::from_fn(|_| AtomicU64::new(0)),
         });
         let (mut fibers, mut threads, mut names) = (Vec::new(), Vec::new(), Vec::new());
-        for (name, place, count) in PLAYERS {
+        for &(name, place, count) in players {
             for _ in 0..count {
                 let (fire, own, rounds) = (Arc::clone(&fire), random.fork(), names.len());
                 names.push(format!("{name} from {place:?}"));

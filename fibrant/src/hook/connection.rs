@@ -26,20 +26,18 @@ pub(super) unsafe fn connect(caller: Caller, fd: c_int, address: *const sockaddr
     if flags < 0 || flags & libc::O_NONBLOCK as isize != 0 {
         return answer(begin());
     }
-    let call = || {
-        // Nobody else sets them meanwhile.
-        io::exclusively(fd, || {
-            // SAFETY: asks for a number.
-            let flags = unsafe { syscall!(SYS_fcntl, fd, libc::F_GETFL) };
-            // SAFETY: sets the flags as they were, and one more; and back.
-            unsafe { syscall!(SYS_fcntl, fd, libc::F_SETFL, flags | libc::O_NONBLOCK as isize) };
-            let result = begin();
-            // SAFETY: as above.
-            unsafe { syscall!(SYS_fcntl, fd, libc::F_SETFL, flags) };
-            result
-        })
+    // To be called while nobody else sets them.
+    let softly = || {
+        // SAFETY: asks for a number.
+        let flags = unsafe { syscall!(SYS_fcntl, fd, libc::F_GETFL) };
+        // SAFETY: sets the flags as they were, and one more; and back.
+        unsafe { syscall!(SYS_fcntl, fd, libc::F_SETFL, flags | libc::O_NONBLOCK as isize) };
+        let result = begin();
+        // SAFETY: as above.
+        unsafe { syscall!(SYS_fcntl, fd, libc::F_SETFL, flags) };
+        result
     };
-    let result = call();
+    let result = io::exclusively(fd, softly);
     let own = retry::deadline(fd, libc::SO_SNDTIMEO);
     let common = clock::now().saturating_add(CONNECT_TIMEOUT.load(Relaxed));
     let deadline = own.min(common);
@@ -53,7 +51,7 @@ pub(super) unsafe fn connect(caller: Caller, fd: c_int, address: *const sockaddr
                     return -(error_of(fd) as isize);
                 }
                 // Asked once more, the kernel tells the verdict and knows that it has: the next call is a new one.
-                match call() {
+                match softly() {
                     result if result == -(libc::EALREADY as isize) => -(libc::EAGAIN as isize),
                     result if result == -(libc::EISCONN as isize) => 0, // another one has asked
                     result => result,
@@ -61,7 +59,7 @@ pub(super) unsafe fn connect(caller: Caller, fd: c_int, address: *const sockaddr
             })
         }
         // The queue of a local socket is full, and nothing will say when it is not.
-        libc::EAGAIN => return try_again(caller, deadline, &mut { call }),
+        libc::EAGAIN => return try_again(caller, deadline, &mut || io::exclusively(fd, softly)),
         _ => return answer(result),
     };
     match verdict {

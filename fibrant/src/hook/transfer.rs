@@ -107,7 +107,11 @@ fn move_all(
 ) -> Answer {
     // One deadline for the whole call, whenever it first has to wait.
     let mut until = None;
-    let mut first = Some(attempt(rest.list()));
+    let first = attempt(rest.list());
+    if first <= 0 && !would_block(first) {
+        return answer(first); // perhaps there is no such descriptor
+    }
+    let mut first = Some(first);
     // One watch for the whole call, too: its other parts must not go to another file that has got the number.
     io::watch(caller.worker, &[(fd, event)], |watch| {
         loop {

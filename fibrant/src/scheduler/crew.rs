@@ -272,7 +272,11 @@ impl Crew {
     /// What its workers have counted of the hooks, by their numbers.
     pub(crate) fn hook_figures(&self) -> HookFigures {
         let all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        HookFigures::sum(all.iter().map(|counters| counters.hooks.read()))
+        let mut sum = HookFigures::NONE;
+        for counters in all.iter() {
+            sum.add(&counters.hooks);
+        }
+        sum
     }
 
     /// Notes that work has begun on a thread that is not a worker.

@@ -120,48 +120,29 @@ impl Deref for Hooks {
     }
 }
 
-impl Hooks {
-    pub(crate) fn read(&self) -> HookFigures {
-        HookFigures(std::array::from_fn(|index| {
-            let counters = &self.0[index];
-            [
-                counters.calls.get(),
-                counters.would_block.get(),
-                counters.parks.get(),
-                counters.offloads.get(),
-            ]
-        }))
-    }
-}
-
-/// What was counted of each hook, by its number: calls, how often one would have blocked, waits, calls made on real threads.
-#[derive(Clone, Copy)]
-pub(crate) struct HookFigures([[u64; 4]; HOOKS]);
+/// What was counted of each hook, by its number: calls, how often one would have blocked, waits, calls made on real threads. On the
+/// heap: whoever asks may be a fiber with a small stack.
+pub(crate) struct HookFigures(Vec<[u64; 4]>);
 
 impl HookFigures {
-    const ZERO: HookFigures = HookFigures([[0; 4]; HOOKS]);
+    pub(crate) const NONE: HookFigures = HookFigures(Vec::new());
 
-    fn add(&mut self, other: HookFigures) {
-        for (sum, figures) in self.0.iter_mut().zip(other.0) {
-            for (sum, figure) in sum.iter_mut().zip(figures) {
-                *sum += figure;
-            }
+    /// Adds what a thread has counted.
+    pub(crate) fn add(&mut self, hooks: &Hooks) {
+        self.0.resize(HOOKS, [0; 4]);
+        for (sum, counters) in self.0.iter_mut().zip(hooks.iter()) {
+            sum[0] += counters.calls.get();
+            sum[1] += counters.would_block.get();
+            sum[2] += counters.parks.get();
+            sum[3] += counters.offloads.get();
         }
-    }
-
-    /// All of these together.
-    pub(crate) fn sum(all: impl Iterator<Item = HookFigures>) -> HookFigures {
-        all.fold(HookFigures::ZERO, |mut sum, one| {
-            sum.add(one);
-            sum
-        })
     }
 
     /// Those of hooks that were called, with these names.
     pub(crate) fn named(&self, names: &[&'static str]) -> Vec<HookStats> {
-        let called = names.iter().zip(self.0).filter(|(_, figures)| figures[0] > 0);
+        let called = names.iter().zip(&self.0).filter(|(_, figures)| figures[0] > 0);
         called
-            .map(|(&name, [calls, would_block, parks, offloads])| HookStats {
+            .map(|(&name, &[calls, would_block, parks, offloads])| HookStats {
                 name,
                 calls,
                 would_block,
@@ -234,7 +215,7 @@ struct Registry {
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     threads: Vec::new(),
     ended: Stats::ZERO,
-    ended_hooks: HookFigures::ZERO,
+    ended_hooks: HookFigures::NONE,
 });
 
 fn registry() -> MutexGuard<'static, Registry> {
@@ -289,7 +270,7 @@ impl Drop for ThreadCounters {
             .threads
             .retain(|other| !Arc::ptr_eq(other, &self.counters));
         registry.ended.add(self.counters.read());
-        registry.ended_hooks.add(self.counters.hooks.read());
+        registry.ended_hooks.add(&self.counters.hooks);
     }
 }
 
@@ -329,6 +310,9 @@ pub fn process() -> Stats {
 /// What all threads have counted of the hooks, by their numbers.
 pub(crate) fn hook_figures() -> HookFigures {
     let registry = registry();
-    let living = registry.threads.iter().map(|counters| counters.hooks.read());
-    HookFigures::sum(living.chain([registry.ended_hooks]))
+    let mut sum = HookFigures(registry.ended_hooks.0.clone());
+    for counters in &registry.threads {
+        sum.add(&counters.hooks);
+    }
+    sum
 }
