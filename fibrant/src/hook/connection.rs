@@ -2,13 +2,14 @@
 //!
 //! Neither can be told not to block for one call, so these are the two places where something else is done. `connect` makes its
 //! socket non-blocking around the one system call that begins the connection. `accept` leaves its listener alone, which other
-//! processes may share: it asks first, while no other fiber asks for the same listener.
+//! processes may share: the kernel's [`ring`] accepts without blocking.
 
-use super::retry::{self, Answer, Caller, Limit, answer, is_ready, try_again};
+use super::retry::{self, Answer, Caller, Limit, answer, is_nonblocking, is_ready, try_again};
+use super::ring;
 use super::transfer::socket_option;
 use crate::clock;
 use crate::io::{self, Event};
-use crate::sys::syscall;
+use crate::sys::{self, syscall};
 use libc::{c_int, sockaddr, socklen_t};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -92,6 +93,18 @@ fn error_of(fd: RawFd) -> c_int {
     if result < 0 { -result as c_int } else { error }
 }
 
+/// Whether nothing more will come to a listener.
+fn is_shut_down(fd: RawFd) -> bool {
+    let mut asked = libc::pollfd {
+        fd,
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    // SAFETY: one element, a local variable.
+    unsafe { sys::poll(&mut asked, 1, 0) };
+    asked.revents & (libc::POLLRDHUP | libc::POLLHUP) != 0
+}
+
 /// # Safety
 /// As `accept4`.
 pub(super) unsafe fn accept4(
@@ -103,32 +116,59 @@ pub(super) unsafe fn accept4(
 ) -> Answer {
     // SAFETY: the size is the caller's, or null.
     let room = unsafe { size.as_ref() }.copied();
-    // SAFETY: the arguments are the caller's.
-    let call = || unsafe {
+    // A try in vain may have changed it.
+    let restore = || {
         if let Some(room) = room {
-            *size = room;
+            // SAFETY: as above.
+            unsafe { *size = room };
         }
-        syscall!(SYS_accept4, fd, address, size, flags)
     };
-    // SAFETY: asks for a number.
-    let own = unsafe { syscall!(SYS_fcntl, fd, libc::F_GETFL) };
-    if own < 0 || own & libc::O_NONBLOCK as isize != 0 {
-        return answer(call());
-    }
-    let ask = || {
+    // Asks first, which is not enough if others accept here at the same moment: whoever is too late blocks.
+    let ask_first = || {
+        // SAFETY: asks for a number.
+        let own = unsafe { syscall!(SYS_fcntl, fd, libc::F_GETFL) };
+        let cannot_wait = own < 0 || own & libc::O_NONBLOCK as isize != 0;
         // On what is no listener it fails, at once.
-        if is_ready(fd, Event::READ) || socket_option(fd, libc::SO_ACCEPTCONN) != Some(1) {
-            call()
+        if cannot_wait || is_ready(fd, Event::READ) || socket_option(fd, libc::SO_ACCEPTCONN) != Some(1) {
+            // SAFETY: the arguments are the caller's.
+            unsafe { syscall!(SYS_accept4, fd, address, size, flags) }
         } else {
             -(libc::EAGAIN as isize)
         }
     };
-    let result = io::exclusively(fd, ask);
-    if !retry::would_block(result) {
-        return answer(result);
+    let attempt = || {
+        restore();
+        // SAFETY: the arguments are the caller's.
+        match unsafe { ring::accept(fd, address, size, flags) } {
+            // Of a local listener that was shut down the kernel says for ever that it would block, and accepts at once, or fails.
+            Some(result) if retry::would_block(result) && is_shut_down(fd) => {
+                // SAFETY: as above.
+                unsafe { syscall!(SYS_accept4, fd, address, size, flags) }
+            }
+            Some(result) => result,
+            None => ask_first(),
+        }
+    };
+    // SAFETY: the arguments are the caller's.
+    let first = unsafe { ring::accept(fd, address, size, flags) }.unwrap_or_else(|| {
+        // While no other fiber asks here: during the attempts below none does, either.
+        // SAFETY: asks for a number.
+        match unsafe { syscall!(SYS_fcntl, fd, libc::F_GETFL) } {
+            error @ ..0 => error,
+            _ => io::exclusively(fd, ask_first),
+        }
+    });
+    let result = match retry::would_block(first) && !is_nonblocking(fd) {
+        true => {
+            let limit = Limit::Option(libc::SO_RCVTIMEO);
+            retry::wait_and_retry(caller, fd, Event::READ, limit, &mut { attempt })
+        }
+        false => answer(first),
+    };
+    if let Ok(accepted) = result {
+        io::note_no_file(accepted as RawFd);
     }
-    let limit = Limit::Option(libc::SO_RCVTIMEO);
-    retry::wait_and_retry(caller, fd, Event::READ, limit, &mut { ask })
+    result
 }
 
 /// # Safety

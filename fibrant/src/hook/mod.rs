@@ -40,6 +40,7 @@ mod names;
 mod readiness;
 mod real;
 mod retry;
+mod ring;
 mod signal;
 mod table;
 mod time;

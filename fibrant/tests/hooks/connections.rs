@@ -260,7 +260,6 @@ bodies! {
         drop(streams);
         results
     };
-    #[ignore = "between the question and the accept a thread may take the connection: then the worker blocks"]
     p22_fibers_and_threads_share_a_listener, true, || {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (fd, address) = (listener.as_raw_fd(), listener.local_addr().unwrap());
