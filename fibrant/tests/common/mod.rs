@@ -15,6 +15,12 @@ pub fn case() -> Option<String> {
 
 /// Runs test `test` of this binary in a child process as case `case`, with more environment variables.
 pub fn child(test: &str, case: &str, environment: &[(&str, &str)]) -> Child {
+    let output = command(test, case, environment).output();
+    Child(output.expect("the test binary runs"))
+}
+
+/// What runs that child process.
+pub fn command(test: &str, case: &str, environment: &[(&str, &str)]) -> Command {
     let program = std::env::current_exe().expect("the test binary has a path");
     // An emulator that runs this binary has to be named to run it once more.
     let runner = std::env::var("FIBRANT_TEST_RUNNER").unwrap_or_default();
@@ -30,7 +36,7 @@ pub fn child(test: &str, case: &str, environment: &[(&str, &str)]) -> Child {
         .env("RUST_BACKTRACE", "0")
         .env(CASE, case)
         .envs(environment.iter().copied());
-    Child(command.output().expect("the test binary runs"))
+    command
 }
 
 /// What became of a child process.
