@@ -3,6 +3,7 @@
 //! They are level-triggered whatever is registered below: each look is a `poll` of the kernel's that does not wait, and only when
 //! it finds nothing does the fiber wait for an edge of any of the descriptors.
 
+use super::connection::try_again;
 use super::retry::{Answer, Caller, answer};
 use crate::clock;
 use crate::io::{self, Event};
@@ -30,13 +31,42 @@ fn look_until(
     targets: &[(RawFd, Event)],
     deadline: u64,
     mut look: impl FnMut() -> isize,
-    closed: impl FnOnce(&io::Watch<'_>) -> Answer,
+    closed: impl Fn(&io::Watch<'_>) -> Answer,
 ) -> Answer {
     let result = look();
     if result != 0 || clock::now() >= deadline {
         return answer(result);
     }
     caller.count().would_block.increment();
+    match wait_and_look(caller, targets, deadline, &mut look, &closed) {
+        // A file that is not ready for what is asked, and never will be, is not waited for.
+        Err(libc::EPERM) => {
+            let can_wait = |target: &&(RawFd, Event)| io::is_pollable(target.0);
+            let targets: Vec<_> = targets.iter().filter(can_wait).copied().collect();
+            wait_and_look(caller, &targets, deadline, &mut look, &closed)
+        }
+        // An epoll that is nested as deep as the kernel allows goes into no other: it is asked again and again.
+        Err(libc::ELOOP) => {
+            let mut ask = || match look() {
+                0 => -(libc::EAGAIN as isize),
+                result => result,
+            };
+            match try_again(caller, deadline, &mut ask) {
+                Err(libc::EAGAIN) => Ok(0),
+                answer => answer,
+            }
+        }
+        answer => answer,
+    }
+}
+
+fn wait_and_look(
+    caller: Caller,
+    targets: &[(RawFd, Event)],
+    deadline: u64,
+    look: &mut dyn FnMut() -> isize,
+    closed: &dyn Fn(&io::Watch<'_>) -> Answer,
+) -> Answer {
     if targets.is_empty() {
         caller.sleep_until(deadline); // no descriptor to wait for
         return answer(look());

@@ -358,6 +358,11 @@ pub(crate) fn note_no_file(fd: RawFd) {
     }
 }
 
+/// Whether the descriptor is one that can be waited for.
+pub(crate) fn is_pollable(fd: RawFd) -> bool {
+    reactor::check_pollable(fd).is_ok()
+}
+
 /// Whether the descriptor has a place in the table.
 pub(crate) fn is_known(fd: RawFd) -> bool {
     !sys::is_forked() && !Thread::in_signal_handler() && table::existing(fd).is_some()
