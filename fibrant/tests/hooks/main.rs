@@ -28,11 +28,8 @@ const POINTS: std::ops::RangeInclusive<u32> = 1..=28;
 /// How many bodies a point needs.
 const ENOUGH: usize = 3;
 
-/// Points that have fewer.
-const STILL_MISSING: [u32; 2] = [17, 20];
-
 /// How many bodies there are at least.
-const LEAST: usize = 150;
+const LEAST: usize = 200;
 
 /// The files, each with its points and its bodies.
 const PARTS: [(std::ops::RangeInclusive<u32>, &[&str]); 10] = [
@@ -72,5 +69,5 @@ fn every_point_has_enough_bodies() {
     let missing: Vec<u32> = POINTS
         .filter(|point| all.iter().filter(|&other| other == point).count() < ENOUGH)
         .collect();
-    assert_eq!(missing, STILL_MISSING, "points with too few bodies");
+    assert!(missing.is_empty(), "points with too few bodies: {missing:?}");
 }

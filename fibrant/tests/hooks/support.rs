@@ -123,6 +123,13 @@ impl<T> Activity<T> {
         }
     }
 
+    pub fn is_over(&self) -> bool {
+        match self {
+            Activity::Thread(handle, _) => handle.is_finished(),
+            Activity::Fiber(handle) => handle.is_finished(),
+        }
+    }
+
     /// Returns it when it waits.
     pub fn waiting(self) -> Activity<T> {
         eventually("an activity waits", || self.waits());
