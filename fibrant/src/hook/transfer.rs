@@ -8,10 +8,13 @@
 
 use super::retry::{self, Answer, Caller, Limit, answer, is_nonblocking, is_ready, try_again, would_block};
 use crate::io::{self, Event};
-use crate::sys::syscall;
+use crate::sys::{self, syscall};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// With one of these a receiving call does not wait: urgent data and the queue of errors are there or not.
+const NEVER_WAIT: c_int = libc::MSG_DONTWAIT | libc::MSG_OOB | libc::MSG_ERRQUEUE;
 
 /// Stands for the position that a file has by itself.
 const OWN_POSITION: isize = -1;
@@ -117,7 +120,8 @@ fn move_all(
         loop {
             let result = match first.take() {
                 Some(result) => Ok(result),
-                None => watch.attempt(&mut || attempt(rest.list())),
+                None => watch
+                    .attempt(&mut || verdict(fd, event, rest.done).unwrap_or_else(|| attempt(rest.list()))),
             };
             let result = match result {
                 Ok(result) if !would_block(result) => answer(result),
@@ -128,7 +132,9 @@ fn move_all(
                         Limit::Option(option) => retry::deadline(fd, option),
                         Limit::Until(deadline) => deadline,
                     });
-                    caller.wait_and_retry(watch, deadline, &mut || attempt(rest.list()))
+                    caller.wait_and_retry(watch, deadline, &mut || {
+                        verdict(fd, event, rest.done).unwrap_or_else(|| attempt(rest.list()))
+                    })
                 }
                 Err(error) => Err(error),
             };
@@ -145,6 +151,54 @@ fn move_all(
             }
         }
     })
+}
+
+/// What a blocking call that has waited, or moved some bytes, comes to without another try, if that is known. An error that is
+/// still to be told is left for the next call if some bytes have been moved, and no signal is sent then.
+fn verdict(fd: RawFd, event: Event, done: usize) -> Option<isize> {
+    if (event, done) == (Event::READ, 0) {
+        return None; // the next try tells it
+    }
+    // Nobody sees which error it is if some bytes have been moved.
+    let stop = -(libc::EPIPE as isize);
+    if event == Event::READ && is_at_mark(fd) {
+        return Some(stop);
+    }
+    let mut asked = libc::pollfd {
+        fd,
+        events: 0,
+        revents: 0,
+    };
+    // SAFETY: one element, a local variable.
+    unsafe { sys::poll(&mut asked, 1, 0) };
+    if asked.revents & libc::POLLHUP == 0 {
+        return None;
+    }
+    match done {
+        0 => match socket_option(fd, libc::SO_ERROR) {
+            None | Some(0) => None,
+            Some(error) => Some(-(error as isize)),
+        },
+        _ if event == Event::READ && unread(fd) > 0 => None,
+        _ => Some(stop),
+    }
+}
+
+/// Whether urgent data comes next, before which a receiving call stops.
+fn is_at_mark(fd: RawFd) -> bool {
+    const SIOCATMARK: c_int = 0x8905;
+    let mut is_there: c_int = 0;
+    // SAFETY: writes to a local variable.
+    unsafe { syscall!(SYS_ioctl, fd, SIOCATMARK, &raw mut is_there) };
+    is_there != 0
+}
+
+/// How many bytes there are to be read.
+fn unread(fd: RawFd) -> c_int {
+    let mut bytes: c_int = 0;
+    // SAFETY: writes to a local variable.
+    unsafe { syscall!(SYS_ioctl, fd, libc::FIONREAD, &raw mut bytes) };
+    bytes
 }
 
 /// Whether a socket is a stream, whose writes go on until everything is written.
@@ -219,7 +273,7 @@ pub(super) unsafe fn recvfrom(
         }
     };
     let result = call(buffer, length);
-    if flags & libc::MSG_DONTWAIT != 0 {
+    if flags & NEVER_WAIT != 0 {
         return answer(result);
     }
     let is_short = (0..length as isize).contains(&result) && result != 0;
@@ -259,12 +313,7 @@ fn finish_receiving(
         left: Vec::new(),
     };
     let total = rest.total();
-    let special = libc::MSG_OOB | libc::MSG_ERRQUEUE;
-    let target = if flags & special != 0 {
-        0
-    } else {
-        least(fd, flags, total)
-    };
+    let target = least(fd, flags, total);
     if first > 0 && (first as usize >= target || is_nonblocking(fd)) {
         return Ok(first);
     }
@@ -321,7 +370,7 @@ pub(super) unsafe fn recvmsg(caller: Caller, fd: c_int, message: *mut msghdr, fl
     let call =
         |message: *mut msghdr| unsafe { syscall!(SYS_recvmsg, fd, message, flags | libc::MSG_DONTWAIT) };
     let result = call(message);
-    if flags & libc::MSG_DONTWAIT != 0 {
+    if flags & NEVER_WAIT != 0 {
         return answer(result);
     }
     let goes_on = would_block(result) || (result > 0 && may_wait_for_more(flags));
@@ -330,7 +379,12 @@ pub(super) unsafe fn recvmsg(caller: Caller, fd: c_int, message: *mut msghdr, fl
     }
     // SAFETY: the message's buffers are the caller's, and there are so many.
     let list = unsafe { Rest::new((*message).msg_iov, (*message).msg_iovlen as _) }.buffers;
+    // SAFETY: the kernel has written it.
+    let mut is_over = result > 0 && unsafe { carries_descriptors(message) };
     finish_receiving(caller, fd, flags, list, result, &mut |left| {
+        if is_over {
+            return -(libc::EPIPE as isize); // which nobody sees: some bytes have been received
+        }
         // SAFETY: the message is the caller's; it is put back as it was, but for what the kernel tells with it.
         unsafe {
             let own = ((*message).msg_iov, (*message).msg_iovlen);
@@ -340,9 +394,28 @@ pub(super) unsafe fn recvmsg(caller: Caller, fd: c_int, message: *mut msghdr, fl
             (*message).msg_controllen = control_room;
             let result = call(message);
             ((*message).msg_iov, (*message).msg_iovlen) = own;
+            is_over = result > 0 && carries_descriptors(message);
             result
         }
     })
+}
+
+/// Whether descriptors have come with a message: no call receives anything more then, or it would lose them.
+///
+/// # Safety
+/// The kernel has written it.
+unsafe fn carries_descriptors(message: *const msghdr) -> bool {
+    // SAFETY: the caller's promise; the headers follow one another in the room that the message has for them.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while let Some(one) = header.as_ref() {
+            if (one.cmsg_level, one.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                return true;
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+    false
 }
 
 /// # Safety
@@ -615,13 +688,18 @@ unsafe fn write_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) 
     }
     let total = list.iter().map(|buffer| buffer.iov_len).sum::<usize>();
     if total == 0 {
-        // To a socket of messages `write` sends an empty one, which may have to wait for room; `writev` and files do nothing.
-        // SAFETY: nothing is read.
-        let send = || unsafe { syscall!(SYS_sendto, fd, list.as_ptr(), 0, libc::MSG_DONTWAIT, 0, 0) };
-        return match vectored || socket_option(fd, libc::SO_TYPE).is_none() {
-            true => answer(plainly(list)),
-            false => retry::retry(caller, fd, Event::WRITE, SEND, send),
-        };
+        if vectored {
+            return answer(plainly(list)); // moves nothing, but says if something is wrong
+        }
+        // An empty datagram is one, and may have to wait for room; anything else does not.
+        return retry::retry(caller, fd, Event::WRITE, SEND, || {
+            // SAFETY: nothing is read at the address.
+            let result = unsafe { syscall!(SYS_sendto, fd, list[0].iov_base, 0, libc::MSG_DONTWAIT, 0, 0) };
+            match -result as c_int {
+                libc::ENOTSOCK => plainly(list),
+                _ => result,
+            }
+        });
     }
     // SAFETY: as above.
     let softly = |list: &[iovec]| unsafe {
