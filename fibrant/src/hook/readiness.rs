@@ -3,8 +3,7 @@
 //! They are level-triggered whatever is registered below: each look is a `poll` of the kernel's that does not wait, and only when
 //! it finds nothing does the fiber wait for an edge of any of the descriptors.
 
-use super::connection::try_again;
-use super::retry::{Answer, Caller, answer};
+use super::retry::{Answer, Caller, answer, try_again};
 use crate::clock;
 use crate::io::{self, Event};
 use crate::sys::{self, syscall};

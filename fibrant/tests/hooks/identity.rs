@@ -62,52 +62,6 @@ extern "C" fn make_early_streams() {
 #[used]
 static CONSTRUCTOR: extern "C" fn() = make_early_streams;
 
-/// Sends a descriptor over a local socket.
-fn pass(socket: RawFd, fd: RawFd) {
-    let mut byte = *b"f";
-    let mut part = libc::iovec {
-        iov_base: byte.as_mut_ptr().cast(),
-        iov_len: 1,
-    };
-    let mut control = [0_u64; 4];
-    // SAFETY: the message's parts are local variables, and the control data has room for one descriptor.
-    unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = libc::CMSG_SPACE(4) as _;
-        let header = libc::CMSG_FIRSTHDR(&message);
-        (*header).cmsg_level = libc::SOL_SOCKET;
-        (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = libc::CMSG_LEN(4) as _;
-        libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(fd);
-        assert_eq!(libc::sendmsg(socket, &message, 0), 1);
-    }
-}
-
-/// Receives a descriptor from a local socket.
-fn passed(socket: RawFd) -> OwnedFd {
-    let mut byte = [0];
-    let mut part = libc::iovec {
-        iov_base: byte.as_mut_ptr().cast(),
-        iov_len: 1,
-    };
-    let mut control = [0_u64; 4];
-    // SAFETY: as above; what is received is a descriptor of ours from then on.
-    unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control) as _;
-        assert_eq!(libc::recvmsg(socket, &mut message, libc::MSG_CMSG_CLOEXEC), 1);
-        let header = libc::CMSG_FIRSTHDR(&message);
-        assert!(!header.is_null());
-        OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned())
-    }
-}
-
 /// Closes a descriptor when the thread that has it ends.
 struct CloseAtTheEnd(Cell<RawFd>);
 

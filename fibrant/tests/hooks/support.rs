@@ -187,6 +187,52 @@ pub fn set<T>(fd: RawFd, level: i32, name: i32, value: T) -> i32 {
     unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), size_of::<T>() as u32) }
 }
 
+/// Sends a byte with a descriptor over a local socket.
+pub fn pass(socket: RawFd, fd: RawFd) {
+    let mut byte = *b"f";
+    let mut part = libc::iovec {
+        iov_base: byte.as_mut_ptr().cast(),
+        iov_len: 1,
+    };
+    let mut control = [0_u64; 4];
+    // SAFETY: the message's parts are local variables, and the control data has room for one descriptor.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = libc::CMSG_SPACE(4) as _;
+        let header = libc::CMSG_FIRSTHDR(&message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(4) as _;
+        libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(fd);
+        assert_eq!(libc::sendmsg(socket, &message, 0), 1);
+    }
+}
+
+/// Receives a descriptor from a local socket.
+pub fn passed(socket: RawFd) -> OwnedFd {
+    let mut byte = [0];
+    let mut part = libc::iovec {
+        iov_base: byte.as_mut_ptr().cast(),
+        iov_len: 1,
+    };
+    let mut control = [0_u64; 4];
+    // SAFETY: as above; what is received is a descriptor of ours from then on.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control) as _;
+        assert_eq!(libc::recvmsg(socket, &mut message, libc::MSG_CMSG_CLOEXEC), 1);
+        let header = libc::CMSG_FIRSTHDR(&message);
+        assert!(!header.is_null());
+        OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned())
+    }
+}
+
 /// Connects to an address of the Internet.
 pub fn connect_to(fd: RawFd, address: SocketAddr) -> (isize, i32) {
     let SocketAddr::V4(address) = address else {
