@@ -27,3 +27,8 @@ pub mod internals;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/from-sylar.md")]
 struct FromSylar;
+
+/// And those of the page about hooks.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/hooks.md")]
+struct Hooks;
