@@ -337,6 +337,8 @@ fn clients() -> Outcome {
 fn examples() -> Outcome {
     openly("cargo run -p fibrant --example tour")?;
     openly("cargo run -p fibrant --release --example tour")?;
+    openly("cargo run -p fibrant --example doctor")?;
+    openly("cargo run -p fibrant --release --example doctor")?;
     openly("cargo run -p fibrant --profile panic-abort --example panic_abort")
 }
 
