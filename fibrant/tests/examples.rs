@@ -1,4 +1,5 @@
-//! The examples that are servers, as a user runs them: started as programs, talked to by fifty clients, and ended by a signal.
+//! The examples, as a user runs them: the servers are started as programs, talked to by fifty clients, and ended by a signal; the
+//! doctor examines the hooks.
 
 #[path = "common/patience.rs"]
 mod patience;
@@ -317,4 +318,33 @@ fn http_refuses_nonsense_and_closes() {
     let mut reader = BufReader::new(server.connect());
     assert_eq!(ask(&mut reader, "DELETE / HTTP/1.1\r\n\r\n").0, 405);
     assert_eq!(ask(&mut reader, &get("/")).0, 200);
+}
+
+/// Lets the doctor examine the hooks. Returns how it ended, and what it said.
+fn doctor(setting: &str) -> (Option<i32>, String) {
+    let mut command = Command::new(program("doctor"));
+    let output = command.env("FIBRANT", setting).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    (output.status.code(), text)
+}
+
+#[test]
+fn the_doctor_finds_nothing_wrong() {
+    let _watchdog = Watchdog::new();
+    let (status, text) = doctor("");
+    assert_eq!(status, Some(0), "{text}");
+    // Most of what waits is tried.
+    let tried = text
+        .lines()
+        .filter(|line| line.split_whitespace().nth(2) == Some("yes"));
+    assert!(tried.count() >= 60, "{text}");
+    assert!(text.contains("All is well here"), "{text}");
+}
+
+#[test]
+fn the_doctor_notices_that_the_hooks_are_off() {
+    let _watchdog = Watchdog::new();
+    let (status, text) = doctor("hooks=off");
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("The hooks are off"), "{text}");
 }
