@@ -159,13 +159,13 @@ impl Caller {
     /// Waits for a round, at most until then. An error if there is nothing to try again for.
     pub(super) fn wait(&self, watch: &io::Watch<'_>, deadline: u64) -> Result<(), i32> {
         self.count().parks.increment();
-        let round = self.parking(|| watch.wait(deadline, self.worker.hears_cancel()));
+        let round = self.parking(|| watch.wait(deadline, self.worker.hears_interruption()));
         match round.map_err(|error| error.raw_os_error().unwrap_or(libc::EPERM))? {
             Round::Look => watch.check(),
             Round::TimedOut => Err(libc::EAGAIN),
             Round::Ended(error) => Err(error),
-            Round::Interrupted(_) => {
-                self.worker.note_heard();
+            Round::Interrupted(interruption) => {
+                self.worker.note_heard(interruption);
                 Err(libc::ECANCELED)
             }
         }

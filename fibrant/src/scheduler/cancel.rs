@@ -89,15 +89,16 @@ impl Interruption {
 }
 
 impl Worker {
-    /// Whether a hooked call of the fiber that runs here may end because the fiber was cancelled: that happens once.
-    pub(crate) fn hears_cancel(&self) -> bool {
-        self.fiber().is_some_and(|fiber| !fiber.has_heard.get())
+    /// Whether a hooked call of the fiber that runs here may end because the fiber was cancelled, or its time is up: that happens
+    /// once.
+    pub(crate) fn hears_interruption(&self) -> bool {
+        self.fiber().is_some_and(|fiber| fiber.heard.get().is_none())
     }
 
-    /// Notes that a hooked call has ended because the fiber was cancelled.
-    pub(crate) fn note_heard(&self) {
+    /// Notes that a hooked call has ended because of this.
+    pub(crate) fn note_heard(&self, interruption: Interruption) {
         if let Some(fiber) = self.fiber() {
-            fiber.has_heard.set(true);
+            fiber.heard.set(Some(interruption));
         }
     }
 }
@@ -144,6 +145,9 @@ pub fn timeout<T>(duration: Duration, f: impl FnOnce() -> T) -> Result<T, Elapse
     fiber.deadline.set(own.min(outer));
     let result = panic::catch_unwind(AssertUnwindSafe(f));
     fiber.deadline.set(outer);
+    if own < outer && fiber.heard.get() == Some(Interruption::TimeUp) {
+        fiber.heard.set(None); // the time that was up was this one
+    }
     match result {
         Ok(value) => Ok(value),
         // If an outer one is earlier, its time was up, too, and it goes on there.

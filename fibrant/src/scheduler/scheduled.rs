@@ -14,7 +14,7 @@
 //! | `next`, `stamp` | whoever has claimed the fiber's wait, then its worker: it is in one queue at a time |
 //! | `station` | whoever holds the lock of the owner's roster |
 //! | `owner` | written under that lock or by the fiber's own thread, read by anyone |
-//! | `context`, `deadline`, `deferrals`, `is_unhooked`, `has_heard` | the thread that the fiber runs on |
+//! | `context`, `deadline`, `deferrals`, `is_unhooked`, `heard` | the thread that the fiber runs on |
 //! | `completion` | see [`completion`](super::completion) |
 //! | the stage | before the start and while it runs: its worker; afterwards whoever `completion` says |
 //!
@@ -22,6 +22,7 @@
 //! queues and rosters hold plain pointers.
 
 use super::cancel::Cancelled;
+use super::cancel::Interruption;
 use super::completion::Completion;
 use super::desk::Desk;
 use super::inbox::Item;
@@ -64,8 +65,8 @@ pub(crate) struct Scheduled {
     pub(super) deferrals: Cell<u16>,
     /// Whether it does not want its blocking calls to be hooked.
     pub(super) is_unhooked: Cell<bool>,
-    /// Whether a hooked call has been told that the fiber was cancelled: that happens once.
-    pub(super) has_heard: Cell<bool>,
+    /// What a hooked call has been told of: a cancel, once; or that the time of a [`timeout`](crate::timeout) is up, once in each.
+    pub(super) heard: Cell<Option<Interruption>>,
     /// The hooked call that it waits in, if it does.
     pub(super) call: AtomicPtr<&'static str>,
     /// Whether it has ended, and who waits for that.
@@ -152,7 +153,7 @@ impl Scheduled {
                 deadline: Cell::new(u64::MAX),
                 deferrals: Cell::new(0),
                 is_unhooked: Cell::new(false),
-                has_heard: Cell::new(false),
+                heard: Cell::new(None),
                 call: AtomicPtr::new(ptr::null_mut()),
                 completion: Completion::new(),
                 scope: making.scope,

@@ -98,3 +98,31 @@ fn a_cancelled_fiber_is_told_once() {
     assert_eq!(reader.join().unwrap(), ((-1, libc::ECANCELED), (1, 0)));
     runtime.stop().unwrap();
 }
+
+#[test]
+fn each_timeout_is_told_of_and_a_cancel_after_them() {
+    let _watchdog = Watchdog::new();
+    let runtime = Builder::new().workers(1).build().unwrap();
+    let reader = runtime.spawn(|| {
+        let (ours, _theirs) = streams();
+        let read = || receive(ours.as_raw_fd(), &mut [0; 4], 0);
+        let limited = [0; 2].map(|_| fibrant::timeout(ms(5), read));
+        // The inner one's time is up, and then the outer one's.
+        let nested = fibrant::timeout(ms(1000), || [fibrant::timeout(ms(5), read), Ok(read())]);
+        // Cancelled here.
+        (limited, nested, read())
+    });
+    let is_last = || {
+        runtime
+            .hook_stats()
+            .iter()
+            .any(|one| one.name == "recv" && one.calls == 5)
+    };
+    while !is_last() {
+        thread::sleep(ms(1));
+    }
+    reader.cancel();
+    let told = (-1, libc::ECANCELED);
+    assert_eq!(reader.join().unwrap(), ([Ok(told); 2], Ok([Ok(told); 2]), told));
+    runtime.stop().unwrap();
+}
