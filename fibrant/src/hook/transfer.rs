@@ -319,20 +319,37 @@ fn finish_receiving(
     }
     let mut first = Some(first);
     if flags & libc::MSG_PEEK != 0 {
-        // What was seen is seen again: the count does not add up, it grows.
-        return retry::retry(caller, fd, Event::READ, RECEIVE, || {
+        // What was seen is seen again: the count does not add up, it grows. A local stream shows what it has.
+        let is_local = socket_option(fd, libc::SO_DOMAIN) == Some(libc::AF_UNIX);
+        let target = if is_local { 0 } else { target };
+        let mut seen = 0;
+        let answer = retry::retry(caller, fd, Event::READ, RECEIVE, || {
             let result = first.take().unwrap_or_else(|| attempt(list));
-            let is_enough = result <= 0 || result as usize >= target;
-            if is_enough {
-                result
-            } else {
-                -(libc::EAGAIN as isize)
+            if result <= 0 || result as usize >= target || has_ended(fd) {
+                return result;
             }
+            seen = result;
+            -(libc::EAGAIN as isize)
         });
+        return match answer {
+            Err(_) if seen > 0 => Ok(seen),
+            answer => answer,
+        };
     }
     move_all(caller, fd, Event::READ, RECEIVE, &mut rest, target, &mut |list| {
         first.take().unwrap_or_else(|| attempt(list))
     })
+}
+
+/// Whether nothing more will come than what is there.
+fn has_ended(fd: RawFd) -> bool {
+    let mut asked = libc::pollfd {
+        fd,
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    // SAFETY: one element, a local variable.
+    unsafe { sys::poll(&mut asked, 1, 0) != 0 }
 }
 
 /// # Safety
