@@ -65,6 +65,8 @@ pub(super) unsafe fn clock_nanosleep(
     let is_settable = match clock {
         libc::CLOCK_MONOTONIC => false,
         libc::CLOCK_REALTIME | libc::CLOCK_TAI | libc::CLOCK_BOOTTIME => true,
+        // The C library says this, not the kernel.
+        libc::CLOCK_THREAD_CPUTIME_ID => return Ok(libc::EINVAL as isize),
         _ => {
             // Clocks that do not tell the time of day or since the start, or do not exist: rare, and the kernel's business.
             // SAFETY: the arguments are the caller's.
