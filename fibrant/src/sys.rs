@@ -9,30 +9,117 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
+use std::ptr;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
 
-/// Whether this is a child that another process with a runtime has forked: it has one thread, no workers, and shares their epolls
-/// with its parent. Everything that is hooked goes to the kernel as it is.
-static FORKED: AtomicBool = AtomicBool::new(false);
+/// Whether this is a child that another process with a runtime has forked, and has none of its own yet: it has one thread, no
+/// workers, and shares their epolls with its parent. Everything that is hooked goes to the kernel as it is.
+static STATE: AtomicU8 = AtomicU8::new(OWN);
 
-/// Whether this process was forked from one with a runtime.
+/// This process uses its own things.
+const OWN: u8 = 0;
+/// It was forked, and everything in memory is its parent's.
+const FORKED: u8 = 1;
+/// It is about to have a runtime.
+const BEGINNING: u8 = 2;
+
+/// How many processes there have been, from parent to child, up to this one.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether this process was forked from one with a runtime, and has none of its own.
 #[inline(always)]
 pub(crate) fn is_forked() -> bool {
-    FORKED.load(Relaxed)
+    STATE.load(Relaxed) != OWN
 }
 
-/// Makes sure that a forked child knows what it is. To be called before the first worker begins.
-pub(crate) fn notice_forks() {
+/// A number that this process has, and its parent has not.
+#[inline(always)]
+pub(crate) fn process() -> u32 {
+    PROCESS.load(Relaxed)
+}
+
+/// Makes sure that a forked child knows what it is, and calls `in_child` there before anything else. To be called before the first
+/// worker begins; the function may only do what a child of a process with several threads may.
+pub(crate) fn notice_forks(in_child: extern "C" fn()) {
     static ONCE: Once = Once::new();
-    /// Called in the child, before anything else.
-    extern "C" fn in_child() {
-        FORKED.store(true, Relaxed);
+    extern "C" fn note() {
+        STATE.store(FORKED, Relaxed);
+        PROCESS.fetch_add(1, Relaxed);
     }
     ONCE.call_once(|| {
-        // SAFETY: the function only stores a number, which is allowed in a child of a process with several threads.
-        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        // SAFETY: this one only stores numbers; the other is as the caller says.
+        unsafe {
+            libc::pthread_atfork(None, None, Some(note));
+            libc::pthread_atfork(None, None, Some(in_child));
+        }
     });
+}
+
+/// Calls `forget`, once, if this process was forked from one with a runtime: it is about to have one of its own, and `forget` leaves
+/// behind what is its parent's.
+pub(crate) fn begin_anew(forget: impl FnOnce()) {
+    match STATE.compare_exchange(FORKED, BEGINNING, Acquire, Acquire) {
+        Ok(_) => {
+            forget();
+            STATE.store(OWN, Release);
+        }
+        Err(_) => {
+            while STATE.load(Acquire) == BEGINNING {
+                std::hint::spin_loop(); // another thread is at it, and soon done
+            }
+        }
+    }
+}
+
+/// Something that each process has one of. A forked child does not use its parent's, which may have been in the middle of a change
+/// when it was forked: it makes its own.
+pub(crate) struct PerProcess<T: 'static> {
+    current: AtomicPtr<Made<T>>,
+    make: fn() -> T,
+}
+
+struct Made<T> {
+    process: u32,
+    value: T,
+}
+
+impl<T: Send + Sync> PerProcess<T> {
+    pub(crate) const fn new(make: fn() -> T) -> PerProcess<T> {
+        PerProcess {
+            current: AtomicPtr::new(ptr::null_mut()),
+            make,
+        }
+    }
+
+    /// This process's.
+    #[inline]
+    pub(crate) fn get(&self) -> &'static T {
+        // SAFETY: null, or leaked below.
+        match unsafe { self.current.load(Acquire).as_ref() } {
+            Some(made) if made.process == process() => &made.value,
+            other => self.make(other.map_or(ptr::null_mut(), |made| ptr::from_ref(made).cast_mut())),
+        }
+    }
+
+    #[cold]
+    fn make(&self, before: *mut Made<T>) -> &'static T {
+        let made = Box::into_raw(Box::new(Made {
+            process: process(),
+            value: (self.make)(),
+        }));
+        match self.current.compare_exchange(before, made, AcqRel, Acquire) {
+            // SAFETY: it was just leaked.
+            Ok(_) => unsafe { &(*made).value },
+            Err(theirs) => {
+                // SAFETY: nobody has seen ours; theirs was leaked.
+                unsafe {
+                    drop(Box::from_raw(made));
+                    &(*theirs).value
+                }
+            }
+        }
+    }
 }
 
 /// Calls the kernel.

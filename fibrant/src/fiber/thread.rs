@@ -142,6 +142,18 @@ impl Thread {
         unsafe { thread.as_ref() }?.current.get()
     }
 
+    /// Makes the calling thread, the only one of a forked child, an ordinary one: its worker and its fibers are the parent's. It only
+    /// stores.
+    pub(crate) extern "C" fn forget_fibers() {
+        // SAFETY: as in `with`.
+        if let Some(thread) = unsafe { THREAD.get().as_ref() } {
+            thread.scheduler.set(None);
+            thread.task.set(None);
+            thread.current.set(None);
+            thread.stacks.forget();
+        }
+    }
+
     /// Calls `f`, a signal handler of the program's that has interrupted this thread.
     pub(crate) fn handling_signal(f: impl FnOnce()) {
         let thread = THREAD.get();

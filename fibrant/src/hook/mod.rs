@@ -62,6 +62,12 @@ pub fn is_enabled() -> bool {
     Worker::of_hooked_fiber().is_some()
 }
 
+/// Forgets what belongs to the process that this one was forked from.
+pub(crate) fn forget_parents() {
+    ring::forget_parents();
+    signal::forget_parents();
+}
+
 /// The names of all functions that are hooked, other names for the same function included.
 ///
 /// ```

@@ -97,6 +97,11 @@ fn absent() -> *mut Lock<Ring> {
     ptr::dangling_mut()
 }
 
+/// Forgets the ring of the process that this one was forked from.
+pub(super) fn forget_parents() {
+    RING.store(ptr::null_mut(), Relaxed);
+}
+
 /// Accepts a connection if there is one: the kernel's result. `None` if that cannot be done here.
 ///
 /// # Safety

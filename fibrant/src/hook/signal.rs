@@ -203,6 +203,12 @@ pub(super) unsafe fn sigwait(caller: Caller, set: *const sigset_t, signal: *mut 
     }
 }
 
+/// Forgets the bell of the process that this one was forked from.
+pub(super) fn forget_parents() {
+    LISTENERS.store(0, Relaxed);
+    BELL.store(0, Relaxed);
+}
+
 /// Calls `f` with the bell's descriptor, while handlers ring it.
 fn listening<R>(f: impl FnOnce(RawFd) -> R) -> R {
     if BELL.load(Relaxed) == 0 {

@@ -345,6 +345,11 @@ pub(crate) fn closing<R>(descriptors: RangeInclusive<RawFd>, close: impl FnOnce(
     result
 }
 
+/// Forgets what belongs to the process that this one was forked from.
+pub(crate) fn forget_parents() {
+    table::forget_all();
+}
+
 /// Whether the descriptor is remembered to be no file on a disk.
 #[inline]
 pub(crate) fn is_no_file(fd: RawFd) -> bool {

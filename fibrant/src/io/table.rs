@@ -123,6 +123,13 @@ pub(super) fn forget_worker(fd: RawFd, epoll: RawFd, desk: &'static Desk) {
     drop(callbacks);
 }
 
+/// Forgets everything, in a forked child: who waits is in its parent.
+pub(super) fn forget_all() {
+    for entries in &TABLE {
+        entries.store(ptr::null_mut(), Release);
+    }
+}
+
 impl Entry {
     pub(super) fn lock(&self) -> Guard<'_, State> {
         self.state.lock()

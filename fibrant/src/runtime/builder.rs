@@ -3,7 +3,7 @@
 use super::{Handle, Runtime};
 use crate::io::Reactor;
 use crate::scheduler::{Caller, Crew, Worker};
-use crate::{env, fiber};
+use crate::{env, fiber, hook, scheduler, sys};
 use std::io;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -165,6 +165,12 @@ impl Builder {
     /// assert!(fibrant::runtime::Builder::new().workers(0).build().is_err());
     /// ```
     pub fn build(self) -> io::Result<Runtime> {
+        // A forked child that makes a runtime has its own things from now on.
+        sys::begin_anew(|| {
+            scheduler::forget_parents();
+            crate::io::forget_parents();
+            hook::forget_parents();
+        });
         let settings = env::settings()?;
         let workers = match self.workers.or(settings.workers) {
             Some(0) => {

@@ -31,6 +31,7 @@ use crate::hook;
 use crate::io::Reactor;
 use crate::scheduler::{Caller, Crew, Desk, JoinHandle, Worker};
 use crate::stats::{HookStats, Stats};
+use crate::sys::PerProcess;
 use std::fmt;
 use std::io;
 use std::ops::Deref;
@@ -198,8 +199,8 @@ fn refuse_nested() {
 
 /// The runtime of those who have none: made at its first use, with as many workers as there are cores, and never ended.
 fn global() -> &'static Runtime {
-    static GLOBAL: OnceLock<Runtime> = OnceLock::new();
-    GLOBAL.get_or_init(|| {
+    static GLOBAL: PerProcess<OnceLock<Runtime>> = PerProcess::new(OnceLock::new);
+    GLOBAL.get().get_or_init(|| {
         let runtime = Builder::new().name("fibrant-global").build();
         runtime.unwrap_or_else(|error| panic!("the global runtime could not be started: {error}"))
     })

@@ -45,7 +45,7 @@ impl Runtime {
     ///
     /// # Errors
     ///
-    /// If it is called from a fiber, which would wait for itself.
+    /// If it is called from a fiber, which would wait for itself; or in a process that was forked from the one whose runtime it is.
     ///
     /// ```
     /// use fibrant::runtime::Builder;
@@ -68,6 +68,9 @@ impl Runtime {
             return Err(io::Error::other(
                 "stop was called from a fiber, which would wait for itself: call it from a plain thread",
             ));
+        }
+        if !self.handle.crew.is_of_this_process() {
+            return Err(io::Error::other(crate::scheduler::FOREIGN));
         }
         self.close();
         self.wait_until_over(None);
@@ -93,6 +96,9 @@ impl Runtime {
     /// assert!(endless.join().map(|()| ()).unwrap_err().is::<fibrant::Cancelled>());
     /// ```
     pub fn shutdown(&self, patience: Duration) -> Report {
+        if !self.handle.crew.is_of_this_process() {
+            return Report::default();
+        }
         self.close();
         if self.handle.is_inside() {
             return Report {
@@ -177,6 +183,12 @@ impl Runtime {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
+        if !self.handle.crew.is_of_this_process() {
+            // Its threads are the parent's.
+            let threads = self.threads.get_mut().map(std::mem::take);
+            std::mem::forget((threads, self.caller.take(), Arc::clone(&self.handle.crew)));
+            return;
+        }
         self.shutdown(Duration::ZERO);
     }
 }

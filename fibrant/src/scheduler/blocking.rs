@@ -11,6 +11,7 @@ use super::join::JoinHandle;
 use super::scheduled::{Making, Scheduled};
 use super::worker::Worker;
 use crate::fiber::TaskRef;
+use crate::sys::PerProcess;
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{self, Location};
@@ -30,22 +31,19 @@ struct Job {
     crew: Option<Arc<Crew>>,
 }
 
+#[derive(Default)]
 struct Pool {
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
 }
 
-static POOL: Mutex<Pool> = Mutex::new(Pool {
-    jobs: VecDeque::new(),
-    threads: 0,
-    idle: 0,
-});
-static JOBS: Condvar = Condvar::new();
+/// The pool, and what its idle threads wait for.
+static POOL: PerProcess<(Mutex<Pool>, Condvar)> = PerProcess::new(Default::default);
 
 fn pool() -> MutexGuard<'static, Pool> {
     // Nothing panics halfway through a change.
-    POOL.lock().unwrap_or_else(PoisonError::into_inner)
+    POOL.get().0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs a task on a real thread. The reference is the scheduler's.
@@ -60,7 +58,7 @@ pub(crate) unsafe fn submit(task: TaskRef, crew: Option<Arc<Crew>>) -> io::Resul
     let mut pool = pool();
     pool.jobs.push_back(job);
     if pool.idle >= pool.jobs.len() || pool.threads == MOST_THREADS {
-        JOBS.notify_one();
+        POOL.get().1.notify_one();
         return Ok(());
     }
     pool.threads += 1;
@@ -118,7 +116,9 @@ fn serve() {
             pool = self::pool();
         }
         pool.idle += 1;
-        let (woken, timeout) = JOBS
+        let (woken, timeout) = POOL
+            .get()
+            .1
             .wait_timeout(pool, IDLE_TIMEOUT)
             .unwrap_or_else(PoisonError::into_inner);
         pool = woken;

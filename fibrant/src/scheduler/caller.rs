@@ -6,10 +6,11 @@
 //! the closure takes.
 
 use super::driver::Timed;
-use super::scheduled::{Making, Scheduled};
+use super::scheduled::{Making, Scheduled, end_child};
 use super::worker::Worker;
 use crate::clock;
 use crate::fiber::{TaskRef, Thread};
+use crate::sys;
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe, Location};
 use std::ptr::{self, NonNull};
@@ -133,7 +134,11 @@ fn enter<R>(worker: &Worker, f: impl FnOnce() -> R) -> R {
         unsafe { worker.desk.roster.add_started(root) };
         worker.set_root(Some(root));
         worker.set_fiber(Some(root));
+        let process = sys::process();
         let result = panic::catch_unwind(AssertUnwindSafe(f));
+        if sys::process() != process {
+            end_child(&result);
+        }
         worker.set_fiber(None);
         worker.set_root(None);
         // SAFETY: it was added above. The scheduler's reference ends here; others may keep theirs.

@@ -15,8 +15,9 @@ use super::dump::FiberDump;
 use super::monitor;
 use super::scheduled::Scheduled;
 use crate::clock;
-use crate::fiber::TaskRef;
+use crate::fiber::{TaskRef, Thread};
 use crate::stats::{Counters, HookFigures, Stats};
+use crate::sys;
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::*, fence};
@@ -36,6 +37,8 @@ pub(crate) enum Phase {
 pub(crate) struct Crew {
     /// Their desks, by index.
     pub(crate) desks: Box<[&'static Desk]>,
+    /// The process that it was made in.
+    process: u32,
     /// The runtime's name, after which threads are named.
     pub(crate) name: String,
     /// The stack size of fibers for which none is named.
@@ -69,6 +72,10 @@ pub(crate) struct Crew {
     end: (Mutex<()>, Condvar),
 }
 
+/// What is wrong with a runtime that a child has from its parent.
+pub(crate) const FOREIGN: &str = "the runtime belongs to the process that this one was forked from: nobody is at work here; make one of \
+                                  this process's own";
+
 impl Crew {
     pub(crate) fn new(
         workers: usize,
@@ -78,10 +85,11 @@ impl Crew {
         deadlock_after: Option<Duration>,
         stuck_after: Duration,
     ) -> io::Result<Crew> {
-        crate::sys::notice_forks();
+        sys::notice_forks(Thread::forget_fibers);
         let desks: Box<[_]> = (0..workers).map(|_| Desk::take()).collect::<Result<_, _>>()?;
         monitor::watch(&desks, stuck_after);
         Ok(Crew {
+            process: sys::process(),
             desks,
             name,
             stack_size,
@@ -101,6 +109,11 @@ impl Crew {
             deadlock_reported: AtomicBool::new(false),
             end: (Mutex::new(()), Condvar::new()),
         })
+    }
+
+    /// Whether it was made in this process, and not in one that this one was forked from: nobody is at work there.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process == sys::process()
     }
 
     /// The phase.
@@ -272,7 +285,7 @@ impl Crew {
     /// What its workers have counted of the hooks, by their numbers.
     pub(crate) fn hook_figures(&self) -> HookFigures {
         let all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut sum = HookFigures::NONE;
+        let mut sum = HookFigures::default();
         for counters in all.iter() {
             sum.add(&counters.hooks);
         }
@@ -286,6 +299,9 @@ impl Crew {
 
     /// Lets work from outside in, and notes that it has begun, unless the crew takes no more.
     pub(crate) fn admit(&self) -> io::Result<()> {
+        if !self.is_of_this_process() {
+            return Err(io::Error::other(FOREIGN));
+        }
         // Noted before the look: a crew that is open then cannot find itself drained before this work has ended.
         self.note_begun_outside();
         if self.phase() == Phase::Open {
@@ -431,6 +447,9 @@ impl Crew {
 
 impl Drop for Crew {
     fn drop(&mut self) {
+        if !self.is_of_this_process() {
+            return; // the desks are the parent's, and so are their bells
+        }
         monitor::forget(&self.desks);
         for desk in &self.desks {
             desk.give_back();

@@ -10,7 +10,7 @@ use super::inbox::{Inbox, Pushed};
 use super::roster::Roster;
 use super::scheduled::Scheduled;
 use super::worker::Worker;
-use crate::sys;
+use crate::sys::{self, PerProcess};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
@@ -65,12 +65,12 @@ unsafe impl Send for Desk {}
 unsafe impl Sync for Desk {}
 
 /// Desks without a worker.
-static FREE: Mutex<Vec<&'static Desk>> = Mutex::new(Vec::new());
+static FREE: PerProcess<Mutex<Vec<&'static Desk>>> = PerProcess::new(Mutex::default);
 
 impl Desk {
     /// A desk for a new worker.
     pub(crate) fn take() -> io::Result<&'static Desk> {
-        let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let free = FREE.get().lock().unwrap_or_else(PoisonError::into_inner).pop();
         match free {
             Some(desk) => Ok(desk),
             None => Ok(Box::leak(Box::new(Desk::new()?))),
@@ -129,7 +129,10 @@ impl Desk {
             number.store(0, Relaxed);
         }
         self.crowd.store(0, Relaxed);
-        FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self);
+        FREE.get()
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(self);
     }
 
     /// Leaves a fiber whose wait the caller has ended.

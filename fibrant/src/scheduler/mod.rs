@@ -48,7 +48,7 @@ pub use join::JoinHandle;
 pub(crate) use blocking::{offload, submit};
 pub(crate) use caller::Caller;
 pub(crate) use cancel::Interruption;
-pub(crate) use crew::{Crew, Phase};
+pub(crate) use crew::{Crew, FOREIGN, Phase};
 pub(crate) use desk::Desk;
 pub(crate) use driver::{Driver, Timed};
 pub(crate) use lock::{Guard, Lock};
@@ -131,4 +131,9 @@ fn park(worker: &Worker, timeout: Option<Duration>) {
     if let WaitEnd::Interrupted(interruption) = worker.wait(waiting, |_, _| {}) {
         interruption.unwind();
     }
+}
+
+/// Forgets what belongs to the process that this one was forked from.
+pub(crate) fn forget_parents() {
+    monitor::forget_parents();
 }

@@ -10,6 +10,7 @@
 use super::desk::Desk;
 use super::scheduled::Scheduled;
 use crate::clock;
+use crate::sys::PerProcess;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,22 +34,20 @@ struct Watched {
 unsafe impl Send for Watched {}
 
 /// All workers, and the thread that looks at them.
+#[derive(Default)]
 struct Monitor {
     watched: Vec<Watched>,
     thread: Option<Thread>,
 }
 
-static MONITOR: Mutex<Monitor> = Mutex::new(Monitor {
-    watched: Vec::new(),
-    thread: None,
-});
+static MONITOR: PerProcess<Mutex<Monitor>> = PerProcess::new(Mutex::default);
 
 /// Whether the monitor sleeps until it is roused.
 static DOZES: AtomicBool = AtomicBool::new(false);
 
 fn monitor() -> MutexGuard<'static, Monitor> {
     // Nothing panics halfway through a change.
-    MONITOR.lock().unwrap_or_else(PoisonError::into_inner)
+    MONITOR.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Has these workers watched. Without a thread for it, they are not.
@@ -79,6 +78,11 @@ pub(super) fn forget(desks: &[&'static Desk]) {
         }
         !is_one
     });
+}
+
+/// Forgets the monitor of the process that this one was forked from.
+pub(super) fn forget_parents() {
+    DOZES.store(false, SeqCst);
 }
 
 /// Tells the monitor that a worker is awake.

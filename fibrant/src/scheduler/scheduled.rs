@@ -31,6 +31,7 @@ use super::scope::ScopeData;
 use crate::context::Context;
 use crate::fiber::{Kind, Payload, Task, TaskRef};
 use crate::primitives::atomic::{AtomicPtr, Ordering::Relaxed};
+use crate::sys;
 use std::cell::{Cell, UnsafeCell};
 use std::panic::{self, AssertUnwindSafe, Location};
 use std::ptr::{self, NonNull};
@@ -279,7 +280,11 @@ impl<F: FnOnce() -> T, T> Job<F, T> {
         let Stage::Work(f) = (unsafe { Self::replace(job, Stage::Empty) }) else {
             unreachable!("a fiber runs once");
         };
+        let process = sys::process();
         let result = panic::catch_unwind(AssertUnwindSafe(f));
+        if sys::process() != process {
+            end_child(&result);
+        }
         // SAFETY: as above.
         drop(unsafe { Self::replace(job, Stage::Result(result)) });
     }
@@ -313,4 +318,11 @@ impl<F: FnOnce() -> T, T> Job<F, T> {
         // scheduler's reference, and this is not called.
         drop(unsafe { Box::from_raw(task.cast::<Job<F, T>>().as_ptr()) });
     }
+}
+
+/// Ends a forked child whose function has returned, which its parent runs as a fiber: there is nobody to return to.
+pub(super) fn end_child<T>(result: &std::thread::Result<T>) -> ! {
+    let status = if result.is_ok() { 0 } else { 101 };
+    // SAFETY: ends the process. What runs at its exit is the parent's to run.
+    unsafe { libc::_exit(status) }
 }

@@ -26,7 +26,6 @@ use super::scheduled::{Making, Scheduled};
 use crate::clock;
 use crate::context::{Context, stack};
 use crate::fiber::{Scheduler, Task, Thread};
-use crate::sys;
 use std::cell::Cell;
 use std::panic::Location;
 use std::ptr::{self, NonNull};
@@ -159,9 +158,6 @@ impl Worker {
     /// The worker, if what runs on this thread is a fiber whose blocking calls are hooked.
     #[inline(always)]
     pub(crate) fn of_hooked_fiber() -> Option<&'static Worker> {
-        if sys::is_forked() {
-            return None;
-        }
         Thread::if_any(|thread| {
             if thread.is_handling_signal() {
                 return None;

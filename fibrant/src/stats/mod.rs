@@ -20,6 +20,7 @@ mod counter;
 
 pub(crate) use counter::Counter;
 
+use crate::sys::PerProcess;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -122,11 +123,10 @@ impl Deref for Hooks {
 
 /// What was counted of each hook, by its number: calls, how often one would have blocked, waits, calls made on real threads. On the
 /// heap: whoever asks may be a fiber with a small stack.
+#[derive(Default)]
 pub(crate) struct HookFigures(Vec<[u64; 4]>);
 
 impl HookFigures {
-    pub(crate) const NONE: HookFigures = HookFigures(Vec::new());
-
     /// Adds what a thread has counted.
     pub(crate) fn add(&mut self, hooks: &Hooks) {
         self.0.resize(HOOKS, [0; 4]);
@@ -204,6 +204,7 @@ impl Stats {
 }
 
 /// All counters there are.
+#[derive(Default)]
 struct Registry {
     /// Those of threads that live.
     threads: Vec<Arc<Counters>>,
@@ -212,15 +213,11 @@ struct Registry {
     ended_hooks: HookFigures,
 }
 
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
-    threads: Vec::new(),
-    ended: Stats::ZERO,
-    ended_hooks: HookFigures::NONE,
-});
+static REGISTRY: PerProcess<Mutex<Registry>> = PerProcess::new(Mutex::default);
 
 fn registry() -> MutexGuard<'static, Registry> {
     // Nothing panics halfway through a change, so a poisoned registry is still right.
-    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+    REGISTRY.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 thread_local! {

@@ -9,6 +9,7 @@
 //! the next one that begins. [`handle`](super::handle) is the only caller; the I/O driver holds the set for it.
 
 use crate::scheduler::{Desk, Lock, Timed, Worker};
+use crate::sys::PerProcess;
 use std::cell::Cell;
 use std::panic::Location;
 use std::ptr::NonNull;
@@ -126,10 +127,10 @@ const FEW: usize = 16;
 const MANY: usize = 1024;
 
 /// The sets of workers that have ended.
-static SPARE: Mutex<Vec<&'static Records>> = Mutex::new(Vec::new());
+static SPARE: PerProcess<Mutex<Vec<&'static Records>>> = PerProcess::new(Mutex::default);
 
 fn spare() -> MutexGuard<'static, Vec<&'static Records>> {
-    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
+    SPARE.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Records {

@@ -177,6 +177,11 @@ impl Cache {
         }
     }
 
+    /// Forgets everything, in a forked child: the pools are the parent's. It frees nothing.
+    pub(crate) fn forget(&self) {
+        std::mem::forget((self.front.take(), self.shelves.take()));
+    }
+
     /// Moves everything to the pools, where other threads find it and it can be trimmed.
     pub(crate) fn flush(&self) {
         if let Some(stack) = self.front.take() {

@@ -11,6 +11,7 @@
 //! it is idle: it interrupts the other processors, which a burst of fibers that end cannot afford (7 us a stack were seen).
 
 use super::region::{Region, trim_runs};
+use crate::sys::{self, PerProcess};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -26,6 +27,8 @@ const TRIM_BATCH: usize = 1_024;
 pub(super) struct Pool {
     /// The size of each stack, whole pages.
     size: usize,
+    /// The process that it was made in: one that is forked from it has pools of its own.
+    process: u32,
     slots: Mutex<Slots>,
 }
 
@@ -79,12 +82,13 @@ impl Pool {
     /// The pool for stacks of `size` bytes, made when the first one is asked for. There are as many as the program uses
     /// different sizes, and they are never freed.
     pub(super) fn of_size(size: usize) -> &'static Pool {
-        let mut pools = lock(&POOLS);
+        let mut pools = lock(POOLS.get());
         if let Some(pool) = pools.iter().find(|pool| pool.size == size) {
             return pool;
         }
         let pool: &'static Pool = Box::leak(Box::new(Pool {
             size,
+            process: sys::process(),
             slots: Mutex::default(),
         }));
         pools.push(pool);
@@ -124,6 +128,9 @@ impl Pool {
     /// Takes slots back, the last of them being the one to use first. If `trims` is set and very many are warm by now, the
     /// oldest are trimmed; otherwise that is left to [`Pool::trim_surplus`].
     pub(super) fn put_idle(&self, tops: &[NonNull<u8>], trims: bool) {
+        if self.process != sys::process() {
+            return; // the parent's; another thread may have had the lock when this process was forked
+        }
         let oldest: Vec<Top> = {
             let mut slots = lock(&self.slots);
             slots.warm.extend(tops.iter().copied().map(Top));
@@ -146,7 +153,7 @@ impl Pool {
 
     /// Trims one batch of the slots that are too many.
     pub(super) fn trim_surplus() {
-        let pools = lock(&POOLS).clone();
+        let pools = lock(POOLS.get()).clone();
         for pool in pools {
             let oldest: Vec<Top> = {
                 let mut slots = lock(&pool.slots);
@@ -163,7 +170,7 @@ impl Pool {
 
     /// Trims the warm slots of all pools. Returns how many they were.
     pub(super) fn trim_all() -> usize {
-        let pools = lock(&POOLS).clone();
+        let pools = lock(POOLS.get()).clone();
         let trim_pool = |pool: &&'static Pool| {
             let warm = std::mem::take(&mut lock(&pool.slots).warm); // the lock ends here: trimming takes it again
             pool.trim(warm)
@@ -184,7 +191,7 @@ impl Pool {
 /// Whether there may be warm slots to trim in some pool.
 static SURPLUS: AtomicBool = AtomicBool::new(false);
 
-static POOLS: Mutex<Vec<&'static Pool>> = Mutex::new(Vec::new());
+static POOLS: PerProcess<Mutex<Vec<&'static Pool>>> = PerProcess::new(Mutex::default);
 
 /// Nothing here panics halfway through a change, so a poisoned lock still guards sound data.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
