@@ -563,12 +563,12 @@ const LONG: usize = 40 * FRAME;
 const VERY_LONG: usize = 20_000;
 
 const CALLS: [Call; 13] = [
+    Call::Whole,
+    Call::Whole,
     Call::Input(Input::Recv),
     Call::Input(Input::Recvmsg),
     Call::Input(Input::Read),
     Call::Input(Input::Readv),
-    Call::Whole,
-    Call::Whole,
     Call::Output(Output::Write, FRAME),
     Call::Output(Output::Sendmsg, FRAME),
     Call::Output(Output::Writev, VERY_LONG),
@@ -618,6 +618,8 @@ struct Target {
     id: u32,
     peer: Option<OwnedFd>,
     address: Option<SocketAddr>,
+    /// What the call is to read.
+    message: Vec<u8>,
     /// How many bytes were sent beforehand, or since.
     sent: usize,
     /// What has been taken out of it.
@@ -675,6 +677,7 @@ impl Target {
             id,
             peer,
             address,
+            message: message(id, call.length()),
             sent: 0,
             taken: Vec::new(),
         }
@@ -690,8 +693,7 @@ impl Target {
                 self.peer = Some(client.into());
             }
             (_, _, Some(peer)) => {
-                let message = message(self.id, self.call.length());
-                let piece = &message[self.sent..(self.sent + FRAME).min(message.len())];
+                let piece = &self.message[self.sent..(self.sent + FRAME).min(self.message.len())];
                 if !piece.is_empty() {
                     assert_eq!(output(Output::Write, peer.as_raw_fd(), piece), Ok(piece.len()));
                     self.sent += piece.len();
@@ -746,7 +748,7 @@ impl Blow {
 ///
 /// A sniper does nothing but replace what is read just when it is read.
 fn evict(fire: &Arc<Fire>, random: &mut Random, place: Place, is_sniper: bool, aim: &mut [u64; CALLS.len()]) {
-    let which = random.below(if is_sniper { 2 } else { CALLS.len() });
+    let which = random.below(if is_sniper { 3 } else { CALLS.len() });
     let call = CALLS[which];
     let aim = &mut aim[which];
     let mut target = Target::closed_up(call, fire.connection(), random);
@@ -767,9 +769,16 @@ fn evict(fire: &Arc<Fire>, random: &mut Random, place: Place, is_sniper: bool, a
     let (number, id) = (target.number, target.id);
     let fiber = [fire.spawn(place, random, move || call.make(number, id, limit))];
     fire.settle(&fiber);
+    if is_sniper && random.one_in(16) {
+        thread::sleep(UNAIDED);
+    }
     let blow = random.of(&BLOWS[..if is_sniper { 1 } else { BLOWS.len() }]);
     let opens = blow == Blow::Nothing || is_sniper || !random.one_in(4);
-    let aimed = Duration::from_nanos(*aim - *aim / 8 + random.next() % (*aim / 4));
+    let aimed = Duration::from_nanos(match call.length() {
+        FRAME => *aim - *aim / 8 + random.next() % (*aim / 4),
+        // It looks and waits many times, until it has everything.
+        _ => random.next() % *aim,
+    });
     if opens {
         let start = Instant::now();
         loop {
