@@ -398,19 +398,24 @@ pub(super) unsafe fn recvmsg(caller: Caller, fd: c_int, message: *mut msghdr, fl
     let list = unsafe { Rest::new((*message).msg_iov, (*message).msg_iovlen as _) }.buffers;
     // SAFETY: the kernel has written it.
     let mut is_over = result > 0 && unsafe { carries_descriptors(message) };
+    let mut has_received = result > 0;
     finish_receiving(caller, fd, flags, list, result, &mut |left| {
         if is_over {
             return -(libc::EPIPE as isize); // which nobody sees: some bytes have been received
         }
         // SAFETY: the message is the caller's; it is put back as it was, but for what the kernel tells with it.
         unsafe {
-            let own = ((*message).msg_iov, (*message).msg_iovlen);
+            let own = *message;
             (*message).msg_iov = left.as_ptr().cast_mut();
             (*message).msg_iovlen = left.len() as _;
             (*message).msg_namelen = name_room;
             (*message).msg_controllen = control_room;
             let result = call(message);
-            ((*message).msg_iov, (*message).msg_iovlen) = own;
+            if result <= 0 && has_received {
+                *message = own; // what came with the bytes there are
+            }
+            ((*message).msg_iov, (*message).msg_iovlen) = (own.msg_iov, own.msg_iovlen);
+            has_received |= result > 0;
             is_over = result > 0 && carries_descriptors(message);
             result
         }
