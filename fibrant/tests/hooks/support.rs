@@ -109,7 +109,8 @@ impl<T> Activity<T> {
         }
     }
 
-    pub fn waits(&self) -> bool {
+    /// Whether it waits, or is over already.
+    fn waits(&self) -> bool {
         match self {
             Activity::Thread(_, number) => {
                 let number = number.load(Ordering::Relaxed);
@@ -118,7 +119,7 @@ impl<T> Activity<T> {
             Activity::Fiber(handle) => {
                 let dump = Runtime::current().expect("in a fiber").dump();
                 let fiber = dump.fibers.iter().find(|fiber| fiber.id == handle.id());
-                fiber.is_some_and(|fiber| fiber.wait.is_some())
+                fiber.map_or_else(|| handle.is_finished(), |fiber| fiber.wait.is_some())
             }
         }
     }

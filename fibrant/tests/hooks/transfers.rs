@@ -514,6 +514,14 @@ bodies! {
         // What is passed is not lost, nor mixed up with other bytes.
         [0; 3].map(|_| receive_message(ours.as_raw_fd(), [5, 15], libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC))
     };
+    p14_what_a_message_tells_outlasts_a_try_in_vain, true, || {
+        let (ours, mut theirs) = tcp();
+        later(move || {
+            theirs.write_all(b"abc").unwrap();
+            thread::sleep(ms(10));
+        });
+        receive_message(ours.as_raw_fd(), [5, 15], libc::MSG_WAITALL)
+    };
     p14_a_low_water_mark_ends_with_the_stream, true, || {
         let (mut ours, mut theirs) = tcp();
         set(ours.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, 8);
