@@ -191,7 +191,7 @@ fn sleeps_and_yields_of_a_fiber_in_a_child_are_a_threads() {
     let watchdog = Watchdog::new();
     let runtime = watchdog.runtime(1);
     let code = runtime.spawn(|| {
-        let sibling = fibrant::spawn_local(|| std::process::id());
+        let sibling = fibrant::spawn_local(std::process::id);
         let child = in_child(|| {
             let start = Instant::now();
             fibrant::sleep(Duration::from_millis(10));

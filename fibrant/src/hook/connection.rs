@@ -8,7 +8,7 @@ use super::retry::{self, Answer, Caller, Limit, answer, is_nonblocking, is_ready
 use super::ring;
 use super::transfer::socket_option;
 use crate::clock;
-use crate::io::{self, Event};
+use crate::io::{self, Event, Kind};
 use crate::sys::{self, syscall};
 use libc::{c_int, sockaddr, socklen_t};
 use std::os::fd::RawFd;
@@ -166,7 +166,7 @@ pub(super) unsafe fn accept4(
         false => answer(first),
     };
     if let Ok(accepted) = result {
-        io::note_no_file(accepted as RawFd);
+        io::note_kind(accepted as RawFd, Kind::Socket);
     }
     result
 }

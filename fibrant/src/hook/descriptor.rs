@@ -7,7 +7,7 @@ use super::file::last_error;
 use super::real::Real;
 use super::retry::{Answer, Caller, answer, try_again, would_block};
 use super::table::Hook;
-use crate::io;
+use crate::io::{self, Kind};
 use crate::scheduler::Worker;
 use crate::sys::{self, syscall};
 use libc::{FILE, c_int, c_uint, c_ulong};
@@ -217,10 +217,10 @@ pub(super) unsafe fn dup(fd: c_int) -> Answer {
     answer(unsafe { syscall!(SYS_dup, fd) })
 }
 
-/// Remembers that it is no file on a disk, if fibers are about: nobody else asks.
+/// Remembers that it is a socket, if fibers are about: nobody else asks.
 fn note_socket(fd: c_int) {
     if io::is_known(fd) || Worker::current().is_some() {
-        io::note_no_file(fd);
+        io::note_kind(fd, Kind::Socket);
     }
 }
 

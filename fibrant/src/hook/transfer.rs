@@ -7,7 +7,7 @@
 //! Some files know no `RWF_NOWAIT` (named pipes, terminals, inotify), nor do old kernels: those are asked with `poll` first.
 
 use super::retry::{self, Answer, Caller, Limit, answer, is_nonblocking, is_ready, try_again, would_block};
-use crate::io::{self, Event};
+use crate::io::{self, Event, Kind};
 use crate::sys::{self, syscall};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use std::os::fd::RawFd;
@@ -443,6 +443,14 @@ unsafe fn carries_descriptors(message: *const msghdr) -> bool {
 /// # Safety
 /// As `read`.
 pub(super) unsafe fn read(caller: Caller, fd: c_int, buffer: *mut c_void, length: size_t) -> Answer {
+    if length > 0 && io::kind(fd) == Kind::Socket {
+        // The same, and over 100 ns faster than a call that knows RWF_NOWAIT.
+        // SAFETY: the caller's promise.
+        let received = unsafe { recv(caller, fd, buffer, length, 0) };
+        if received != Err(libc::ENOTSOCK) {
+            return received;
+        }
+    }
     let list = [iovec {
         iov_base: buffer,
         iov_len: length,
@@ -498,7 +506,7 @@ unsafe fn read_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) -
     if !would_block(result) && !is_short {
         return answer(result);
     }
-    if (would_block(result) || !io::is_no_file(fd)) && is_file(fd) {
+    if (would_block(result) || io::kind(fd) == Kind::Unknown) && is_file(fd) {
         // SAFETY: the buffers are the caller's, who waits.
         return unsafe {
             super::file::read_on(
@@ -516,12 +524,13 @@ unsafe fn read_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) -
     finish_receiving(caller, fd, 0, list, result, &mut |list| softly(list))
 }
 
-/// Whether it is a file that cannot be waited for. That it is none is remembered until it is closed.
+/// Whether it is a file that cannot be waited for. What else it is is remembered.
 pub(super) fn is_file(fd: RawFd) -> bool {
     match file_type(fd) {
         Some(libc::S_IFREG | libc::S_IFDIR | libc::S_IFBLK) => true,
-        Some(_) => {
-            io::note_no_file(fd);
+        Some(kind) => {
+            let is_socket = kind == libc::S_IFSOCK;
+            io::note_kind(fd, if is_socket { Kind::Socket } else { Kind::Other });
             false
         }
         None => false,
@@ -673,6 +682,15 @@ fn is_stream_or_pipe(fd: RawFd) -> bool {
 /// # Safety
 /// As `write`.
 pub(super) unsafe fn write(caller: Caller, fd: c_int, buffer: *const c_void, length: size_t) -> Answer {
+    let is_output = matches!(fd, libc::STDOUT_FILENO | libc::STDERR_FILENO);
+    if length > 0 && !is_output && io::kind(fd) == Kind::Socket {
+        // The same, and over 100 ns faster than a call that knows RWF_NOWAIT.
+        // SAFETY: the caller's promise.
+        let sent = unsafe { send(caller, fd, buffer, length, 0) };
+        if sent != Err(libc::ENOTSOCK) {
+            return sent;
+        }
+    }
     let list = [iovec {
         iov_base: buffer.cast_mut(),
         iov_len: length,

@@ -330,7 +330,7 @@ pub(crate) fn closing<R>(descriptors: RangeInclusive<RawFd>, close: impl FnOnce(
     }
     let mut callbacks = Vec::new();
     for fd in table::known(descriptors) {
-        table::entry(fd).is_no_file.store(false, Relaxed);
+        table::entry(fd).kind.store(Kind::Unknown as u8, Relaxed);
         let (taken, _) = take_callbacks(fd, Event::READ | Event::WRITE, |state| {
             state.generation = state.generation.wrapping_add(1);
             for registration in std::mem::take(&mut state.registrations) {
@@ -350,16 +350,32 @@ pub(crate) fn forget_parents() {
     table::forget_all();
 }
 
-/// Whether the descriptor is remembered to be no file on a disk.
-#[inline]
-pub(crate) fn is_no_file(fd: RawFd) -> bool {
-    table::existing(fd).is_some_and(|entry| entry.is_no_file.load(Relaxed))
+/// What is remembered of a descriptor, until it is closed. It may have been closed without our knowledge, so it is a hint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Nothing.
+    Unknown,
+    /// It is a socket.
+    Socket,
+    /// It is no socket, and no file on a disk, either: a short read of it is complete.
+    Other,
 }
 
-/// Remembers that the descriptor, which is open, is no file on a disk.
-pub(crate) fn note_no_file(fd: RawFd) {
+/// What is remembered of a descriptor.
+#[inline]
+pub(crate) fn kind(fd: RawFd) -> Kind {
+    match table::existing(fd).map(|entry| entry.kind.load(Relaxed)) {
+        Some(1) => Kind::Socket,
+        Some(2) => Kind::Other,
+        _ => Kind::Unknown,
+    }
+}
+
+/// Remembers something of a descriptor, which is open.
+pub(crate) fn note_kind(fd: RawFd, kind: Kind) {
     if fd >= 0 && !sys::is_forked() {
-        table::entry(fd).is_no_file.store(true, Relaxed);
+        table::entry(fd).kind.store(kind as u8, Relaxed);
     }
 }
 

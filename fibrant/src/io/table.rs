@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::*};
 
 /// How many entries the first segment has; each further one has twice as many.
 const FIRST_SEGMENT: usize = 64;
@@ -29,8 +29,8 @@ static TABLE: [AtomicPtr<Entry>; SEGMENTS] = [const { AtomicPtr::new(ptr::null_m
 #[derive(Default)]
 pub(super) struct Entry {
     state: Lock<State>,
-    /// Whether it is known to be no file on a disk: a short read of it is complete.
-    pub(super) is_no_file: AtomicBool,
+    /// What kind of file it is, if that is known.
+    pub(super) kind: AtomicU8,
 }
 
 /// The state of a descriptor, under its entry's lock.
