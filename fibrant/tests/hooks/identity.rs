@@ -217,6 +217,19 @@ bodies! {
         (result, list.map(|one| one.revents))
     };
 
+    #[ignore = "fclose closes inside the C library, where no hook sees it"]
+    p02_a_read_ends_when_its_stream_is_closed, true => BAD, || {
+        let number = numbers(1);
+        let (ours, _theirs) = streams();
+        put(ours, number);
+        later(move || {
+            thread::sleep(ms(50));
+            // SAFETY: the stream takes the number over, and closes it.
+            unsafe { libc::fclose(libc::fdopen(number, c"r".as_ptr())) }
+        });
+        receive(number, &mut [0; 4], 0)
+    };
+
     p03_copies_share_flags_but_not_the_one_for_exec, false, || {
         let (ours, _theirs) = streams();
         let fd = ours.as_raw_fd();
