@@ -167,7 +167,7 @@ pub(super) unsafe fn fclose(stream: *mut FILE) -> Answer {
 pub(super) unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Answer {
     // SAFETY: makes a descriptor.
     let fd = answer(unsafe { syscall!(SYS_socket, domain, kind, protocol) })?;
-    note_socket(fd as c_int);
+    io::note_kind(fd as c_int, Kind::Socket);
     Ok(fd)
 }
 
@@ -178,8 +178,8 @@ pub(super) unsafe fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pai
     answer(unsafe { syscall!(SYS_socketpair, domain, kind, protocol, pair) })?;
     // SAFETY: two descriptors have been written there.
     unsafe {
-        note_socket(*pair);
-        note_socket(*pair.add(1));
+        io::note_kind(*pair, Kind::Socket);
+        io::note_kind(*pair.add(1), Kind::Socket);
     }
     Ok(0)
 }
@@ -215,13 +215,6 @@ pub(super) unsafe fn getsockopt(
 pub(super) unsafe fn dup(fd: c_int) -> Answer {
     // SAFETY: makes a descriptor.
     answer(unsafe { syscall!(SYS_dup, fd) })
-}
-
-/// Remembers that it is a socket, if fibers are about: nobody else asks.
-fn note_socket(fd: c_int) {
-    if io::is_known(fd) || Worker::current().is_some() {
-        io::note_kind(fd, Kind::Socket);
-    }
 }
 
 /// # Safety
