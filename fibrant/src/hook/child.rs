@@ -1,8 +1,8 @@
 //! Children and threads: making them, and waiting for one to end.
 //!
 //! A child has a descriptor that says when it ends, so a fiber waits for that. For any child, for a group, and for a child that
-//! stops or goes on there is none: those are asked again and again, after longer and longer pauses. So are threads. No pool of
-//! threads is used: whoever ends the wait may need it.
+//! stops or goes on there is none: a real thread waits until there is something to tell, and the fiber then takes it. Threads are
+//! asked again and again, after longer and longer pauses.
 
 use super::file::{last_error, offload};
 use super::real::Real;
@@ -18,26 +18,41 @@ use std::os::fd::RawFd;
 
 const AGAIN: isize = -(libc::EAGAIN as isize);
 
-/// Waits, with a descriptor of the child's if it has one, until `attempt` does not ask to be made again.
-fn wait_for(caller: Caller, child: Option<pid_t>, attempt: &mut dyn FnMut() -> isize) -> Answer {
+/// Which children a call waits for, and for what to happen to them.
+struct Wanted {
+    kind: idtype_t,
+    id: id_t,
+    options: c_int,
+}
+
+/// Waits until `attempt` does not ask to be made again.
+fn wait_for(caller: Caller, wanted: &Wanted, attempt: &mut dyn FnMut() -> isize) -> Answer {
     let result = attempt();
     if !retry::would_block(result) {
         return answer(result);
     }
     caller.count().would_block.increment();
-    let descriptor = child.and_then(|child| {
+    let changes = libc::WSTOPPED | libc::WCONTINUED;
+    let descriptor = (wanted.kind == libc::P_PID && wanted.options & changes == 0).then(|| {
         // SAFETY: makes a descriptor, which is closed below.
-        sys::check(unsafe { syscall!(SYS_pidfd_open, child, 0) }).ok()
+        sys::check(unsafe { syscall!(SYS_pidfd_open, wanted.id, 0) }).ok()
     });
-    match descriptor {
-        Some(descriptor) => {
-            let fd = descriptor as RawFd;
-            let result = retry::wait_and_retry(caller, fd, Event::READ, Limit::Until(clock::NEVER), attempt);
-            // SAFETY: it was made above.
-            io::closing(fd..=fd, || unsafe { sys::close(fd) });
-            result
+    if let Some(descriptor) = descriptor.flatten() {
+        let fd = descriptor as RawFd;
+        let result = retry::wait_and_retry(caller, fd, Event::READ, Limit::Until(clock::NEVER), attempt);
+        // SAFETY: it was made above.
+        io::closing(fd..=fd, || unsafe { sys::close(fd) });
+        return result;
+    }
+    loop {
+        let (kind, id, options) = (wanted.kind, wanted.id, wanted.options | libc::WNOWAIT);
+        // It leaves the child as it is: the attempt takes it, unless somebody else is faster.
+        // SAFETY: numbers, and no place to write to.
+        unsafe { offload(caller, || syscall!(SYS_waitid, kind, id, 0, options, 0))? };
+        let result = attempt();
+        if !retry::would_block(result) {
+            return answer(result);
         }
-        None => try_again(caller, clock::NEVER, attempt),
     }
 }
 
@@ -55,9 +70,17 @@ pub(super) unsafe fn wait4(
     if options & libc::WNOHANG != 0 {
         return answer(call());
     }
-    let ends_only = options & (libc::WUNTRACED | libc::WCONTINUED) == 0;
-    let one = (child > 0 && ends_only).then_some(child);
-    wait_for(caller, one, &mut || match call() {
+    let (kind, id) = match child {
+        1.. => (libc::P_PID, child as id_t),
+        -1 => (libc::P_ALL, 0),
+        group => (libc::P_PGID, group.unsigned_abs()), // 0 is its own
+    };
+    let wanted = Wanted {
+        kind,
+        id,
+        options: options | libc::WEXITED,
+    };
+    wait_for(caller, &wanted, &mut || match call() {
         0 => AGAIN,
         result => result,
     })
@@ -106,9 +129,8 @@ pub(super) unsafe fn waitid(
     if options & libc::WNOHANG != 0 {
         return answer(call());
     }
-    let one =
-        (kind == libc::P_PID && options & (libc::WSTOPPED | libc::WCONTINUED) == 0).then_some(id as pid_t);
-    wait_for(caller, one, &mut || match call() {
+    let wanted = Wanted { kind, id, options };
+    wait_for(caller, &wanted, &mut || match call() {
         // SAFETY: it was written to.
         0 if unsafe { (*place).si_signo } == 0 => AGAIN,
         result => result,
