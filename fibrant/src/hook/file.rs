@@ -252,6 +252,29 @@ pub(super) unsafe fn open(caller: Caller, path: *const c_char, flags: c_int, mod
     unsafe { openat(caller, libc::AT_FDCWD, path, flags, mode) }
 }
 
+/// What a compiler makes of `open` that cannot make a file.
+///
+/// # Safety
+/// As `open`.
+pub(super) unsafe fn open_without_mode(caller: Caller, path: *const c_char, flags: c_int) -> Answer {
+    // SAFETY: the caller's promise.
+    unsafe { open(caller, path, flags, 0) }
+}
+
+/// The same of `openat`.
+///
+/// # Safety
+/// As `openat`.
+pub(super) unsafe fn openat_without_mode(
+    caller: Caller,
+    directory: c_int,
+    path: *const c_char,
+    flags: c_int,
+) -> Answer {
+    // SAFETY: the caller's promise.
+    unsafe { openat(caller, directory, path, flags, 0) }
+}
+
 /// # Safety
 /// It is a path.
 unsafe fn is_named_pipe(directory: c_int, path: *const c_char) -> bool {

@@ -296,6 +296,10 @@ hooks! {
         syscall!(SYS_preadv2, fd, list, count, offset, 0, flags);
     fiber open (path: *const c_char, flags: c_int, mode: mode_t) -> c_int as open64 as __open as __open64 => file::open, syscall!(SYS_openat, libc::AT_FDCWD, path, flags, mode);
     fiber openat (directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int as openat64 => file::openat, syscall!(SYS_openat, directory, path, flags, mode);
+    fiber __open_2 (path: *const c_char, flags: c_int) -> c_int as __open64_2 => file::open_without_mode,
+        syscall!(SYS_openat, libc::AT_FDCWD, path, flags, 0);
+    fiber __openat_2 (directory: c_int, path: *const c_char, flags: c_int) -> c_int as __openat64_2 => file::openat_without_mode,
+        syscall!(SYS_openat, directory, path, flags, 0);
     fiber lockf (fd: c_int, command: c_int, length: off_t) -> c_int as lockf64 => file::lockf, absent(-libc::ENOSYS);
     fiber fsync (fd: c_int) -> c_int => file::fsync, syscall!(SYS_fsync, fd);
     fiber fdatasync (fd: c_int) -> c_int => file::fdatasync, syscall!(SYS_fdatasync, fd);

@@ -11,6 +11,7 @@ use super::desk::Desk;
 use super::scheduled::Scheduled;
 use crate::clock;
 use crate::sys::PerProcess;
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -104,6 +105,13 @@ fn rouse() {
 
 /// What the monitor's thread does.
 fn serve() {
+    // No signal is for this thread: the program may have blocked in all its own what a fiber waits for.
+    // SAFETY: blocks signals in this thread only; the set is a local variable.
+    unsafe {
+        let mut all = MaybeUninit::uninit();
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut());
+    }
     loop {
         let pause = monitor().look();
         match pause {
