@@ -19,7 +19,7 @@ const UNDER_VALGRIND: [&str; 4] = ["fiber", "local", "coroutine", "cancel"];
 const NOT_UNDER_VALGRIND: [&str; 0] = [];
 
 /// The tests that are repeated with AddressSanitizer: fibers driven by hand, and the runtime.
-const UNDER_ASAN: [&str; 7] = [
+const UNDER_ASAN: [&str; 11] = [
     "fiber",
     "local",
     "coroutine",
@@ -27,6 +27,10 @@ const UNDER_ASAN: [&str; 7] = [
     "scheduler",
     "timer",
     "programs",
+    "io",
+    "hooks",
+    "stuck",
+    "fork",
 ];
 
 /// Tests that AddressSanitizer cannot run, each with the reason.
@@ -38,7 +42,7 @@ const NOT_UNDER_ASAN: [&str; 2] = [
 ];
 
 /// The tests that are repeated on the other machine: what depends on its instructions, pages, unwinding or memory order.
-const ON_AARCH64: [&str; 13] = [
+const ON_AARCH64: [&str; 14] = [
     "fiber",
     "local",
     "coroutine",
@@ -52,12 +56,17 @@ const ON_AARCH64: [&str; 13] = [
     "io",
     "runtime",
     "hooks",
+    "stuck",
 ];
 
 /// Tests that the other machine's emulator cannot run, each with the reason.
-const NOT_ON_AARCH64: [&str; 1] = [
+const NOT_ON_AARCH64: [&str; 4] = [
     // Two thousand rounds of three hundred reads take it longer than the test waits.
     "a_flood_of_events_does_not_starve_a_fiber_that_yields",
+    // It does not look at the time that recvmmsg is given, and does not know epoll_pwait2.
+    "p15_a_wrong_time_is_an_error",
+    "p15_the_time_is_looked_at_when_something_has_come",
+    "p20_wrong_arguments_of_epoll",
 ];
 
 /// Runs programs for aarch64 here, with that machine's libraries.
@@ -84,12 +93,13 @@ impl Step {
     }
 }
 
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     Step::plain("format", format),
     Step::plain("lint", lint),
     Step::plain("docs", docs),
     Step::plain("debug", debug_tests),
     Step::plain("release", release_tests),
+    Step::plain("lto", lto_tests),
     Step {
         needs: || Ok(Vec::from(SERVERS_AND_LIBRARIES)),
         ..Step::plain("clients", clients)
@@ -327,6 +337,11 @@ fn debug_tests() -> Outcome {
 
 fn release_tests() -> Outcome {
     openly("cargo test --release -p fibrant")
+}
+
+/// The hooks must win when the whole program is optimised at once, too.
+fn lto_tests() -> Outcome {
+    openly("cargo test --profile fat-lto -p fibrant --test hooks --test symbols")
 }
 
 /// Client libraries against real servers. How long they take counts, so they do not run at the same time.

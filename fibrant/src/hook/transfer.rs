@@ -499,6 +499,11 @@ unsafe fn read_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) -
     };
     let result = softly(list);
     if is_unsupported(result) {
+        if file_type(fd) == Some(libc::S_IFSOCK) {
+            let mut message = message_of(list);
+            // SAFETY: the buffers are the caller's.
+            return unsafe { recvmsg(caller, fd, &mut message, 0) };
+        }
         return ask_first(caller, fd, Event::READ, || plainly(list));
     }
     let total: usize = list.iter().map(|buffer| buffer.iov_len).sum();
@@ -546,10 +551,19 @@ pub(super) fn file_type(fd: RawFd) -> Option<libc::mode_t> {
     (result >= 0).then(|| unsafe { status.assume_init() }.st_mode & libc::S_IFMT)
 }
 
+/// A message of these buffers, and nothing else.
+fn message_of(list: &[iovec]) -> msghdr {
+    // SAFETY: all zero is a value of it.
+    let mut message: msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = list.as_ptr().cast_mut();
+    message.msg_iovlen = list.len() as _;
+    message
+}
+
 /// A call on something that cannot be told not to block: made when `poll` says that it is ready.
 fn ask_first(caller: Caller, fd: RawFd, event: Event, mut call: impl FnMut() -> isize) -> Answer {
-    if is_nonblocking(fd) || is_file(fd) {
-        return answer(call());
+    if is_nonblocking(fd) || file_type(fd).is_none() || is_file(fd) {
+        return answer(call()); // which says so if there is no such descriptor
     }
     retry::retry(caller, fd, event, Limit::Until(crate::clock::NEVER), || {
         if is_ready(fd, event) {
@@ -758,6 +772,10 @@ unsafe fn write_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) 
         return Ok(result);
     }
     if is_unsupported(result) {
+        if file_type(fd) == Some(libc::S_IFSOCK) {
+            // SAFETY: the buffers are the caller's.
+            return unsafe { sendmsg(caller, fd, &message_of(list), 0) };
+        }
         if is_nonblocking(fd) || is_file(fd) {
             return answer(plainly(list));
         }

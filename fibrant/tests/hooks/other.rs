@@ -5,6 +5,7 @@ use crate::support::*;
 use fibrant::runtime::Builder;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -47,14 +48,21 @@ fn hooks_can_be_turned_off() {
 #[test]
 fn a_forked_child_leaves_its_parent_alone() {
     use std::os::unix::process::CommandExt;
-    let _watchdog = Watchdog::new();
+    let watchdog = Watchdog::new();
     let runtime = Builder::new().workers(1).build().unwrap();
+    watchdog.show(&runtime);
     let received = runtime.spawn(|| {
         let (mut ours, mut theirs) = streams();
         let fd = ours.as_raw_fd();
+        let done = std::sync::Arc::new(AtomicUsize::new(0));
+        let reads = std::sync::Arc::clone(&done);
         let reader = fibrant::spawn(move || {
             let mut buffer = [0; 8];
-            let counts = [0; 2].map(|_| ours.read(&mut buffer).unwrap());
+            let counts = [0; 2].map(|_| {
+                let count = ours.read(&mut buffer).unwrap();
+                reads.fetch_add(1, SeqCst);
+                count
+            });
             (counts, buffer)
         });
         fibrant::yield_now(); // it waits, and is registered
@@ -70,7 +78,9 @@ fn a_forked_child_leaves_its_parent_alone() {
         };
         let status = command.status().unwrap();
         theirs.write_all(b"one").unwrap();
-        thread::sleep(ms(5));
+        while done.load(SeqCst) == 0 {
+            fibrant::yield_now();
+        }
         theirs.write_all(b"three").unwrap();
         (status.success(), reader.join().unwrap())
     });
