@@ -467,9 +467,12 @@ fn host() -> Outcome<String> {
 
 fn aarch64() -> Outcome {
     for name in ON_AARCH64 {
-        let file = format!("fibrant/tests/{name}.rs");
-        if !Path::new(&file).exists() {
-            return Err(format!("{file} is to be run, but is not there"));
+        let files = [
+            format!("fibrant/tests/{name}.rs"),
+            format!("fibrant/tests/{name}/main.rs"),
+        ];
+        if !files.iter().any(|file| Path::new(file).exists()) {
+            return Err(format!("{} is to be run, but is not there", files[0]));
         }
     }
     let mut command = run::line(&format!(
