@@ -101,7 +101,7 @@ fn is_unsupported(result: isize) -> bool {
 /// A call that moves bytes until there are `target`, or all, whichever is less: each attempt moves some of what is left.
 fn move_all(
     caller: Caller,
-    fd: RawFd,
+    (fd, generation): (RawFd, u32),
     event: Event,
     limit: Limit,
     rest: &mut Rest<'_>,
@@ -115,8 +115,8 @@ fn move_all(
         return answer(first); // perhaps there is no such descriptor
     }
     let mut first = Some(first);
-    // One watch for the whole call, too: its other parts must not go to another file that has got the number.
-    io::watch(caller.worker, &[(fd, event)], |watch| {
+    // One watch for the whole call, too: its other parts must not go to another file that has got the number since it began.
+    io::watch_file(caller.worker, (fd, event), generation, |watch| {
         loop {
             let result = match first.take() {
                 Some(result) => Ok(result),
@@ -272,6 +272,7 @@ pub(super) unsafe fn recvfrom(
             )
         }
     };
+    let generation = io::generation(fd);
     let result = call(buffer, length);
     if flags & NEVER_WAIT != 0 {
         return answer(result);
@@ -286,7 +287,7 @@ pub(super) unsafe fn recvfrom(
         iov_base: buffer,
         iov_len: length,
     }];
-    finish_receiving(caller, fd, flags, &list, result, &mut |list| {
+    finish_receiving(caller, (fd, generation), flags, &list, result, &mut |list| {
         call(list[0].iov_base, list[0].iov_len)
     })
 }
@@ -301,7 +302,7 @@ fn may_wait_for_more(flags: c_int) -> bool {
 #[cold]
 fn finish_receiving(
     caller: Caller,
-    fd: RawFd,
+    (fd, generation): (RawFd, u32),
     flags: c_int,
     list: &[iovec],
     first: isize,
@@ -336,9 +337,15 @@ fn finish_receiving(
             answer => answer,
         };
     }
-    move_all(caller, fd, Event::READ, RECEIVE, &mut rest, target, &mut |list| {
-        first.take().unwrap_or_else(|| attempt(list))
-    })
+    move_all(
+        caller,
+        (fd, generation),
+        Event::READ,
+        RECEIVE,
+        &mut rest,
+        target,
+        &mut |list| first.take().unwrap_or_else(|| attempt(list)),
+    )
 }
 
 /// Whether nothing more will come than what is there.
@@ -386,6 +393,7 @@ pub(super) unsafe fn recvmsg(caller: Caller, fd: c_int, message: *mut msghdr, fl
     // SAFETY: the arguments are the caller's.
     let call =
         |message: *mut msghdr| unsafe { syscall!(SYS_recvmsg, fd, message, flags | libc::MSG_DONTWAIT) };
+    let generation = io::generation(fd);
     let result = call(message);
     if flags & NEVER_WAIT != 0 {
         return answer(result);
@@ -399,7 +407,7 @@ pub(super) unsafe fn recvmsg(caller: Caller, fd: c_int, message: *mut msghdr, fl
     // SAFETY: the kernel has written it.
     let mut is_over = result > 0 && unsafe { carries_descriptors(message) };
     let mut has_received = result > 0;
-    finish_receiving(caller, fd, flags, list, result, &mut |left| {
+    finish_receiving(caller, (fd, generation), flags, list, result, &mut |left| {
         if is_over {
             return -(libc::EPIPE as isize); // which nobody sees: some bytes have been received
         }
@@ -497,6 +505,7 @@ unsafe fn read_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) -
             libc::RWF_NOWAIT
         )
     };
+    let generation = io::generation(fd);
     let result = softly(list);
     if is_unsupported(result) {
         if file_type(fd) == Some(libc::S_IFSOCK) {
@@ -526,7 +535,9 @@ unsafe fn read_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) -
     if is_short && !HAS_LOW_WATER_MARKS.load(Relaxed) {
         return Ok(result);
     }
-    finish_receiving(caller, fd, 0, list, result, &mut |list| softly(list))
+    finish_receiving(caller, (fd, generation), 0, list, result, &mut |list| {
+        softly(list)
+    })
 }
 
 /// Whether it is a file that cannot be waited for. What else it is is remembered.
@@ -599,6 +610,7 @@ pub(super) unsafe fn sendto(
             size
         )
     };
+    let generation = io::generation(fd);
     let result = call(buffer, length);
     if flags & libc::MSG_DONTWAIT != 0 || result == length as isize {
         return answer(result);
@@ -607,7 +619,7 @@ pub(super) unsafe fn sendto(
         iov_base: buffer.cast_mut(),
         iov_len: length,
     }];
-    finish_sending(caller, fd, &list, result, &mut |list| {
+    finish_sending(caller, (fd, generation), &list, result, &mut |list| {
         call(list[0].iov_base, list[0].iov_len)
     })
 }
@@ -631,6 +643,7 @@ pub(super) unsafe fn sendmsg(caller: Caller, fd: c_int, message: *const msghdr, 
     // SAFETY: the arguments are the caller's.
     let call =
         |message: *const msghdr| unsafe { syscall!(SYS_sendmsg, fd, message, flags | libc::MSG_DONTWAIT) };
+    let generation = io::generation(fd);
     let result = call(message);
     if flags & libc::MSG_DONTWAIT != 0 || (result < 0 && !would_block(result)) {
         return answer(result);
@@ -646,7 +659,7 @@ pub(super) unsafe fn sendmsg(caller: Caller, fd: c_int, message: *const msghdr, 
     if result == total as isize {
         return Ok(result);
     }
-    finish_sending(caller, fd, list, result, &mut |left| {
+    finish_sending(caller, (fd, generation), list, result, &mut |left| {
         let mut part = own;
         part.msg_iov = left.as_ptr().cast_mut();
         part.msg_iovlen = left.len() as _;
@@ -663,7 +676,7 @@ pub(super) unsafe fn sendmsg(caller: Caller, fd: c_int, message: *const msghdr, 
 #[cold]
 fn finish_sending(
     caller: Caller,
-    fd: RawFd,
+    (fd, generation): (RawFd, u32),
     list: &[iovec],
     first: isize,
     attempt: &mut dyn FnMut(&[iovec]) -> isize,
@@ -683,9 +696,15 @@ fn finish_sending(
     };
     let total = rest.total();
     let mut first = Some(first);
-    move_all(caller, fd, Event::WRITE, SEND, &mut rest, total, &mut |list| {
-        first.take().unwrap_or_else(|| attempt(list))
-    })
+    move_all(
+        caller,
+        (fd, generation),
+        Event::WRITE,
+        SEND,
+        &mut rest,
+        total,
+        &mut |list| first.take().unwrap_or_else(|| attempt(list)),
+    )
 }
 
 /// Whether what is written to it is written to the end: it is no socket of messages.
@@ -767,6 +786,7 @@ unsafe fn write_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) 
             libc::RWF_NOWAIT
         )
     };
+    let generation = io::generation(fd);
     let result = softly(list);
     if result == total as isize {
         return Ok(result);
@@ -796,7 +816,7 @@ unsafe fn write_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) 
         }
         return answer(plainly(rest.list())).map(|written| written + rest.done as isize);
     }
-    finish_sending(caller, fd, list, result, &mut |list| softly(list))
+    finish_sending(caller, (fd, generation), list, result, &mut |list| softly(list))
 }
 
 /// Writes to something that cannot be told not to block: each time that `poll` says that there is room, as much as then surely fits.

@@ -37,7 +37,7 @@ mod watch;
 
 pub use event::Event;
 pub(crate) use reactor::Reactor;
-pub(crate) use watch::{Round, Watch, watch};
+pub(crate) use watch::{Round, Watch, watch, watch_file};
 
 use crate::clock;
 use crate::fiber::Thread;
@@ -48,7 +48,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::panic::Location;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 use table::DIRECTIONS;
 
@@ -333,6 +333,7 @@ pub(crate) fn closing<R>(descriptors: RangeInclusive<RawFd>, close: impl FnOnce(
         table::entry(fd).kind.store(Kind::Unknown as u8, Relaxed);
         let (taken, _) = take_callbacks(fd, Event::READ | Event::WRITE, |state| {
             state.generation = state.generation.wrapping_add(1);
+            table::entry(fd).generation.store(state.generation, Release);
             for registration in std::mem::take(&mut state.registrations) {
                 reactor::forget(registration.epoll, fd);
             }
@@ -348,6 +349,12 @@ pub(crate) fn closing<R>(descriptors: RangeInclusive<RawFd>, close: impl FnOnce(
 /// Forgets what belongs to the process that this one was forked from.
 pub(crate) fn forget_parents() {
     table::forget_all();
+}
+
+/// A number that the file which a descriptor stands for has, and the next one has not.
+#[inline]
+pub(crate) fn generation(fd: RawFd) -> u32 {
+    table::existing(fd).map_or(0, |entry| entry.generation.load(Acquire))
 }
 
 /// What is remembered of a descriptor, until it is closed. It may have been closed without our knowledge, so it is a hint.

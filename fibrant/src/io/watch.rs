@@ -72,6 +72,23 @@ pub(crate) fn watch<R>(worker: &Worker, targets: &[(RawFd, Event)], f: impl FnOn
     }
 }
 
+/// Calls `f` with a watch of one descriptor, as long as it stands for the file with this [`generation`](super::generation).
+pub(crate) fn watch_file<R>(
+    worker: &Worker,
+    (fd, event): (RawFd, Event),
+    generation: u32,
+    f: impl FnOnce(&Watch<'_>) -> R,
+) -> R {
+    let place = Place {
+        fd,
+        event,
+        entry: table::entry(fd),
+        generation,
+        waiter: OnceCell::new(),
+    };
+    Watch::lend(worker, &[place], f)
+}
+
 impl Watch<'_> {
     fn lend<R>(worker: &Worker, places: &[Place], f: impl FnOnce(&Watch<'_>) -> R) -> R {
         f(&Watch {
