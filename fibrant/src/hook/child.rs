@@ -4,7 +4,7 @@
 //! stops or goes on there is none: a real thread waits until there is something to tell, and the fiber then takes it. Threads are
 //! asked again and again, after longer and longer pauses.
 
-use super::file::{last_error, offload};
+use super::file::{offload, with_error};
 use super::real::Real;
 use super::retry::{self, Answer, Caller, Limit, answer, try_again};
 use crate::clock;
@@ -143,19 +143,18 @@ pub(super) unsafe fn waitid(
 /// As `pthread_join`.
 unsafe fn join_until(caller: Caller, thread: pthread_t, result: *mut *mut c_void, deadline: u64) -> Answer {
     type Join = unsafe extern "C" fn(pthread_t, *mut *mut c_void) -> c_int;
-    static TRY: Real = Real::new(c"pthread_tryjoin_np");
-    static REAL: Real = Real::new(c"pthread_join");
-    let join = |real: &Real| {
-        let address = real.address()?;
-        // SAFETY: it is the address of the function of that name, which has this type.
-        Some(unsafe { std::mem::transmute::<*mut c_void, Join>(address) })
-    };
+    // SAFETY: both are of this type.
+    static TRY: Real<Join> = unsafe { Real::new(c"pthread_tryjoin_np") };
+    // SAFETY: as above.
+    static REAL: Real<Join> = unsafe { Real::new(c"pthread_join") };
     // SAFETY: compares numbers.
     let is_self = unsafe { libc::pthread_equal(thread, libc::pthread_self()) } != 0;
-    let softly = join(&TRY).filter(|_| !is_self); // which is an error at once
+    let softly = TRY.get().filter(|_| !is_self); // which is an error at once
     let Some(attempt) = softly else {
         // SAFETY: the arguments are the caller's.
-        return Ok(join(&REAL).map_or(libc::ENOSYS, |real| unsafe { real(thread, result) }) as isize);
+        return Ok(REAL
+            .get()
+            .map_or(libc::ENOSYS, |real| unsafe { real(thread, result) }) as isize);
     };
     let mut call = || {
         // SAFETY: the arguments are the caller's.
@@ -223,22 +222,11 @@ pub(super) unsafe fn pthread_timedjoin_np(
 /// # Safety
 /// As `system`.
 pub(super) unsafe fn system(caller: Caller, command: *const c_char) -> Answer {
-    static REAL: Real = Real::new(c"system");
-    let Some(address) = REAL.address() else {
-        return Err(libc::ENOSYS);
-    };
-    // SAFETY: it is the address of the function of that name, which has this type.
-    let real: unsafe extern "C" fn(*const c_char) -> c_int = unsafe { std::mem::transmute(address) };
+    // SAFETY: it is of this type.
+    static REAL: Real<unsafe extern "C" fn(*const c_char) -> c_int> = unsafe { Real::new(c"system") };
+    let real = REAL.get().ok_or(libc::ENOSYS)?;
     // SAFETY: the command is the caller's, who waits.
     unsafe { offload(caller, || with_error(real(command))) }
-}
-
-/// What a function of the C library's has given, as the kernel would.
-fn with_error(result: c_int) -> isize {
-    match result {
-        -1 => -(last_error() as isize),
-        result => result as isize,
-    }
 }
 
 /// Starting a command does not wait. It is here with its other half.
@@ -246,13 +234,12 @@ fn with_error(result: c_int) -> isize {
 /// # Safety
 /// As `popen`.
 pub(super) unsafe fn popen(_: Caller, command: *const c_char, mode: *const c_char) -> Answer {
-    static REAL: Real = Real::new(c"popen");
-    let Some(address) = REAL.address() else {
+    type Open = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE;
+    // SAFETY: it is of this type.
+    static REAL: Real<Open> = unsafe { Real::new(c"popen") };
+    let Some(real) = REAL.get() else {
         return refused(libc::ENOSYS);
     };
-    // SAFETY: it is the address of the function of that name, which has this type.
-    let real: unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE =
-        unsafe { std::mem::transmute(address) };
     // SAFETY: the arguments are the caller's.
     Ok(unsafe { real(command, mode) } as isize)
 }
@@ -269,12 +256,9 @@ fn refused(error: c_int) -> Answer {
 /// # Safety
 /// As `pclose`.
 pub(super) unsafe fn pclose(caller: Caller, stream: *mut FILE) -> Answer {
-    static REAL: Real = Real::new(c"pclose");
-    let Some(address) = REAL.address() else {
-        return Err(libc::ENOSYS);
-    };
-    // SAFETY: it is the address of the function of that name, which has this type.
-    let real: unsafe extern "C" fn(*mut FILE) -> c_int = unsafe { std::mem::transmute(address) };
+    // SAFETY: it is of this type.
+    static REAL: Real<unsafe extern "C" fn(*mut FILE) -> c_int> = unsafe { Real::new(c"pclose") };
+    let real = REAL.get().ok_or(libc::ENOSYS)?;
     // SAFETY: the stream is the caller's to close, who waits.
     unsafe {
         let fd = libc::fileno(stream);
@@ -288,17 +272,16 @@ pub(super) unsafe fn pclose(caller: Caller, stream: *mut FILE) -> Answer {
 /// # Safety
 /// As `pthread_exit`.
 pub(super) unsafe fn pthread_exit(value: *mut c_void) -> ! {
-    static REAL: Real = Real::new(c"pthread_exit");
+    // SAFETY: it is of this type.
+    static REAL: Real<unsafe extern "C-unwind" fn(*mut c_void) -> !> = unsafe { Real::new(c"pthread_exit") };
     if Worker::of_hooked_fiber().is_some() {
         Interruption::Cancel.unwind();
     }
-    let Some(address) = REAL.address() else {
+    let Some(real) = REAL.get() else {
         // SAFETY: ends this thread, and nothing else.
         unsafe { syscall!(SYS_exit, 0) };
         std::process::abort();
     };
-    // SAFETY: it is the address of the function of that name, which has this type.
-    let real: unsafe extern "C-unwind" fn(*mut c_void) -> ! = unsafe { std::mem::transmute(address) };
     // SAFETY: the caller's promise.
     unsafe { real(value) }
 }

@@ -3,7 +3,7 @@
 //! This runs on every thread, hooked or not: a descriptor is the process's. What is known of one is in [`io`]'s table;
 //! it is forgotten, and who waits is told, before the kernel closes the number, because at once it may be another file's.
 
-use super::file::last_error;
+use super::file::{last_error, with_error};
 use super::real::Real;
 use super::retry::{Answer, Caller, answer, try_again, would_block};
 use super::table::Hook;
@@ -64,17 +64,11 @@ pub(super) unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> A
 /// # Safety
 /// As `fcntl`.
 pub(super) unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> Answer {
-    static REAL: Real = Real::new(c"fcntl");
-    let call = |command: c_int| match REAL.address() {
-        // SAFETY: it is the address of the function of that name; three arguments are passed in registers whether it takes a
-        // fixed number of them or not.
-        Some(address) => unsafe {
-            let real: unsafe extern "C" fn(c_int, c_int, usize) -> c_int = std::mem::transmute(address);
-            match real(fd, command, argument) {
-                -1 => -(last_error() as isize),
-                result => result as isize,
-            }
-        },
+    // SAFETY: three arguments are passed in registers whether it takes a fixed number of them or not.
+    static REAL: Real<unsafe extern "C" fn(c_int, c_int, usize) -> c_int> = unsafe { Real::new(c"fcntl") };
+    let call = |command: c_int| match REAL.get() {
+        // SAFETY: the arguments are the caller's.
+        Some(real) => with_error(unsafe { real(fd, command, argument) }),
         // SAFETY: the arguments are the caller's.
         None => unsafe { syscall!(SYS_fcntl, fd, command, argument) },
     };
@@ -138,12 +132,9 @@ pub(super) unsafe fn closefrom(first: c_int) -> Answer {
 /// # Safety
 /// As `fclose`.
 pub(super) unsafe fn fclose(stream: *mut FILE) -> Answer {
-    static REAL: Real = Real::new(c"fclose");
-    let Some(address) = REAL.address() else {
-        return Err(libc::ENOSYS);
-    };
-    // SAFETY: it is the address of the function of that name, which has this type.
-    let real: unsafe extern "C" fn(*mut FILE) -> c_int = unsafe { std::mem::transmute(address) };
+    // SAFETY: it is of this type.
+    static REAL: Real<unsafe extern "C" fn(*mut FILE) -> c_int> = unsafe { Real::new(c"fclose") };
+    let real = REAL.get().ok_or(libc::ENOSYS)?;
     // SAFETY: the stream is the caller's to close.
     let result = unsafe {
         let before = *libc::__errno_location();

@@ -179,16 +179,11 @@ pub(super) unsafe fn preadv2(
 /// # Safety
 /// As `lockf`.
 pub(super) unsafe fn lockf(caller: Caller, fd: c_int, command: c_int, length: off_t) -> Answer {
-    static REAL: Real = Real::new(c"lockf");
-    let call = |command: c_int| match REAL.address() {
-        // SAFETY: it is the address of the function of that name, which has this type.
-        Some(address) => unsafe {
-            let real: unsafe extern "C" fn(c_int, c_int, off_t) -> c_int = std::mem::transmute(address);
-            match real(fd, command, length) {
-                -1 => -(last_error() as isize),
-                result => result as isize,
-            }
-        },
+    // SAFETY: it is of this type.
+    static REAL: Real<unsafe extern "C" fn(c_int, c_int, off_t) -> c_int> = unsafe { Real::new(c"lockf") };
+    let call = |command: c_int| match REAL.get() {
+        // SAFETY: the arguments are the caller's.
+        Some(real) => with_error(unsafe { real(fd, command, length) }),
         None => -(libc::ENOSYS as isize),
     };
     if command != libc::F_LOCK {
@@ -288,4 +283,12 @@ unsafe fn is_named_pipe(directory: c_int, path: *const c_char) -> bool {
 /// The error that the C library has left.
 pub(super) fn last_error() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+/// What a function of the C library's has given, as the kernel would.
+pub(super) fn with_error(result: c_int) -> isize {
+    match result {
+        -1 => -(last_error() as isize),
+        result => result as isize,
+    }
 }

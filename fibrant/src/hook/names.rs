@@ -55,12 +55,11 @@ pub(super) unsafe fn getaddrinfo(
     hints: *const addrinfo,
     found: *mut *mut addrinfo,
 ) -> Answer {
-    static REAL: Real = Real::new(c"getaddrinfo");
-    let Some(address) = REAL.address() else {
+    // SAFETY: it is of this type.
+    static REAL: Real<GetAddrInfo> = unsafe { Real::new(c"getaddrinfo") };
+    let Some(real) = REAL.get() else {
         return Ok(libc::EAI_FAIL as isize);
     };
-    // SAFETY: it is the address of the function of that name, which has this type.
-    let real: GetAddrInfo = unsafe { std::mem::transmute(address) };
     // SAFETY: the arguments are the caller's, who waits.
     unsafe { ask_with_errno(caller, || real(node, service, hints, found)) }
 }
@@ -78,12 +77,11 @@ pub(super) unsafe fn getnameinfo(
     service_size: socklen_t,
     flags: c_int,
 ) -> Answer {
-    static REAL: Real = Real::new(c"getnameinfo");
-    let Some(function) = REAL.address() else {
+    // SAFETY: it is of this type.
+    static REAL: Real<GetNameInfo> = unsafe { Real::new(c"getnameinfo") };
+    let Some(real) = REAL.get() else {
         return Ok(libc::EAI_FAIL as isize);
     };
-    // SAFETY: it is the address of the function of that name, which has this type.
-    let real: GetNameInfo = unsafe { std::mem::transmute(function) };
     // SAFETY: the arguments are the caller's, who waits.
     unsafe {
         ask_with_errno(caller, || {
@@ -122,9 +120,12 @@ type ByAddress = unsafe extern "C" fn(
     *mut c_int,
 ) -> c_int;
 
-static BY_NAME: Real = Real::new(c"gethostbyname_r");
-static BY_NAME_2: Real = Real::new(c"gethostbyname2_r");
-static BY_ADDRESS: Real = Real::new(c"gethostbyaddr_r");
+// SAFETY: each is of its type.
+static BY_NAME: Real<ByName> = unsafe { Real::new(c"gethostbyname_r") };
+// SAFETY: as above.
+static BY_NAME_2: Real<ByName2> = unsafe { Real::new(c"gethostbyname2_r") };
+// SAFETY: as above.
+static BY_ADDRESS: Real<ByAddress> = unsafe { Real::new(c"gethostbyaddr_r") };
 
 /// What is asked for.
 #[derive(Clone, Copy)]
@@ -140,31 +141,21 @@ impl Question {
     /// # Safety
     /// As the function of that name.
     unsafe fn ask(self, (found, buffer, size, result, error): Place) -> c_int {
-        let real = match self {
-            Question::Name(_) => &BY_NAME,
-            Question::NameOfFamily(..) => &BY_NAME_2,
-            Question::Address(..) => &BY_ADDRESS,
-        };
-        let Some(address) = real.address() else {
-            return libc::ENOSYS;
-        };
-        // SAFETY: it is the address of the function of that name, which has this type; the arguments are the caller's.
-        unsafe {
+        // SAFETY: the arguments are the caller's.
+        let told = unsafe {
             match self {
-                Question::Name(name) => {
-                    let real: ByName = std::mem::transmute(address);
-                    real(name, found, buffer, size, result, error)
-                }
-                Question::NameOfFamily(name, family) => {
-                    let real: ByName2 = std::mem::transmute(address);
-                    real(name, family, found, buffer, size, result, error)
-                }
-                Question::Address(host, length, family) => {
-                    let real: ByAddress = std::mem::transmute(address);
-                    real(host, length, family, found, buffer, size, result, error)
-                }
+                Question::Name(name) => BY_NAME
+                    .get()
+                    .map(|ask| ask(name, found, buffer, size, result, error)),
+                Question::NameOfFamily(name, family) => BY_NAME_2
+                    .get()
+                    .map(|ask| ask(name, family, found, buffer, size, result, error)),
+                Question::Address(host, length, family) => BY_ADDRESS
+                    .get()
+                    .map(|ask| ask(host, length, family, found, buffer, size, result, error)),
             }
-        }
+        };
+        told.unwrap_or(libc::ENOSYS)
     }
 }
 

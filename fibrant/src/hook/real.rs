@@ -6,33 +6,40 @@
 //! than a system call.
 
 use std::ffi::CStr;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-/// A function of the C library, by its name.
-pub(super) struct Real {
+/// A function of the C library, by its name: `F` is its type.
+pub(super) struct Real<F> {
     name: &'static CStr,
     address: AtomicPtr<libc::c_void>,
+    function: PhantomData<F>,
 }
 
 /// The address of a function that cannot be found.
 const ABSENT: *mut libc::c_void = std::ptr::dangling_mut();
 
-impl Real {
-    pub(super) const fn new(name: &'static CStr) -> Real {
+impl<F: Copy> Real<F> {
+    /// # Safety
+    /// `F` is a pointer to functions, and the function of that name is one of them.
+    pub(super) const unsafe fn new(name: &'static CStr) -> Real<F> {
+        assert!(size_of::<F>() == size_of::<*mut libc::c_void>());
         Real {
             name,
             address: AtomicPtr::new(std::ptr::null_mut()),
+            function: PhantomData,
         }
     }
 
-    /// Its address, if it has one.
+    /// The function, if there is one.
     #[inline]
-    pub(super) fn address(&self) -> Option<*mut libc::c_void> {
+    pub(super) fn get(&self) -> Option<F> {
         let mut address = self.address.load(Relaxed);
         if address.is_null() {
             address = self.look_up();
         }
-        (address != ABSENT).then_some(address)
+        // SAFETY: it is the address of the function of that name, which has this type: that was promised.
+        (address != ABSENT).then(|| unsafe { std::mem::transmute_copy(&address) })
     }
 
     #[cold]

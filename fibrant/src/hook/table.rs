@@ -63,19 +63,18 @@ macro_rules! define {
         /// As the C library's.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-            static REAL: Real = Real::new(c_name(concat!(stringify!($name), "\0")));
+            static REAL: Real<unsafe extern "C" fn($($type),*) -> $result> =
+                // SAFETY: it is the C library's, with these arguments.
+                unsafe { Real::new(c_name(concat!(stringify!($name), "\0"))) };
             if let Some(worker) = Worker::of_hooked_fiber() {
                 let caller = Caller { worker, hook: Hook::$name };
                 caller.count().calls.increment();
                 // SAFETY: the arguments are those that the function was called with.
                 return tell(unsafe { $emulate(caller, $($argument),*) }) as $result;
             }
-            match REAL.address() {
-                // SAFETY: it is the address of the function of that name, which has this type.
-                Some(address) => unsafe {
-                    let real: unsafe extern "C" fn($($type),*) -> $result = std::mem::transmute(address);
-                    real($($argument),*)
-                },
+            match REAL.get() {
+                // SAFETY: the arguments are those that the function was called with.
+                Some(real) => unsafe { real($($argument),*) },
                 // SAFETY: the arguments are those that the function was called with.
                 None => tell_kernel(unsafe { $kernel }) as $result,
             }
@@ -153,15 +152,14 @@ macro_rules! checked {
             /// As the C library's.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-                static REAL: Real = Real::new(c_name(concat!(stringify!($name), "\0")));
+                static REAL: Real<unsafe extern "C" fn($($type),*) -> $result> =
+                    // SAFETY: it is the C library's, with these arguments.
+                    unsafe { Real::new(c_name(concat!(stringify!($name), "\0"))) };
                 if $count > $size {
                     // It ends the program with a message.
-                    if let Some(address) = REAL.address() {
-                        // SAFETY: it is the address of the function of that name, which has this type.
-                        return unsafe {
-                            let real: unsafe extern "C" fn($($type),*) -> $result = std::mem::transmute(address);
-                            real($($argument),*)
-                        };
+                    if let Some(real) = REAL.get() {
+                        // SAFETY: the arguments are those that the function was called with.
+                        return unsafe { real($($argument),*) };
                     }
                     std::process::abort();
                 }

@@ -154,9 +154,12 @@ bodies! {
         result
     };
     p27_a_child_that_returns_is_over, true alone, || {
-        // SAFETY: the child returns at once.
+        // SAFETY: the child returns soon.
         match unsafe { libc::fork() } {
-            0 => None,
+            0 => {
+                thread::sleep(ms(20)); // so that it is waited for
+                None
+            }
             child => Some(end_of(child, 0)),
         }
     };
