@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 cargo xtask test [--without NAME,NAME...]   every check there is; --without leaves steps out
-cargo xtask soak [TIMES]                    every test TIMES times (20) on a busy machine
+cargo xtask soak [TIMES [NAME...]]          every test, or those in these files, TIMES times (20) on a busy machine
 cargo xtask red [NAME...]                   each break in tests/red must make its test fail
 cargo xtask bench [FILTER]                  the benchmarks, or those whose name contains FILTER";
 
@@ -26,7 +26,7 @@ cargo xtask bench [FILTER]                  the benchmarks, or those whose name 
 #[derive(Debug, PartialEq)]
 enum Job {
     Test { without: Vec<String> },
-    Soak { times: u32 },
+    Soak { times: u32, names: Vec<String> },
     Red { names: Vec<String> },
     Bench { filter: Vec<String> },
     Help,
@@ -51,9 +51,10 @@ fn understand(arguments: &[String]) -> Outcome<Job> {
         "test" => Ok(Job::Test {
             without: test::left_out(rest)?,
         }),
-        "soak" => Ok(Job::Soak {
-            times: soak::times(rest)?,
-        }),
+        "soak" => {
+            let (times, names) = soak::asked(rest)?;
+            Ok(Job::Soak { times, names })
+        }
         "red" => Ok(Job::Red { names: rest.to_vec() }),
         "bench" => Ok(Job::Bench {
             filter: rest.to_vec(),
@@ -71,7 +72,7 @@ fn carry_out(job: Job) -> Outcome {
     std::env::set_current_dir(root).map_err(|error| format!("{}: {error}", root.display()))?;
     match job {
         Job::Test { without } => test::run(&without),
-        Job::Soak { times } => soak::run(times),
+        Job::Soak { times, names } => soak::run(times, &names),
         Job::Red { names } => red::run(&names),
         Job::Bench { filter } => bench::run(&filter),
         Job::Help => {
@@ -109,8 +110,12 @@ mod tests {
                 without: names(&["asan", "msrv"])
             })
         );
-        assert_eq!(understood("soak"), Ok(Job::Soak { times: 20 }));
-        assert_eq!(understood("soak 3"), Ok(Job::Soak { times: 3 }));
+        let soak = |times, files: &[&str]| Job::Soak {
+            times,
+            names: names(files),
+        };
+        assert_eq!(understood("soak"), Ok(soak(20, &[])));
+        assert_eq!(understood("soak 3 io"), Ok(soak(3, &["io"])));
         assert_eq!(
             understood("red one two"),
             Ok(Job::Red {
