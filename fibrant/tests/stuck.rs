@@ -72,10 +72,15 @@ fn fresh_fibers_of_a_stuck_worker_run_elsewhere() {
 fn workers_that_are_busy_or_idle_are_not_stuck() {
     let watchdog = Watchdog::new();
     let runtime = watchdog.runtime(1);
-    // Many turns, each short: longer than the limit in all.
+    // Many turns, each short: longer than the limit in all. They are what the worker does, hardly anything else: whenever the monitor
+    // looks, it sees the fiber.
     let busy = runtime.spawn(|| {
         let start = std::time::Instant::now();
         while start.elapsed() < Duration::from_millis(700) {
+            let turn = std::time::Instant::now();
+            while turn.elapsed() < Duration::from_millis(1) {
+                std::hint::spin_loop();
+            }
             fibrant::yield_now();
         }
     });

@@ -285,11 +285,13 @@ bodies! {
         let data: Vec<u8> = (0..3_000_000_u32).map(|index| index as u8).collect();
         std::fs::write(&path, &data).unwrap();
         let file = File::open(&path).unwrap();
-        // Some of it is no longer in memory, perhaps: then the rest is read all the same. To write it down is a wait in any case.
-        // SAFETY: advice.
+        // Only the beginning of it is in memory, if it is on a disk: the rest is read all the same. To write it down is a wait in any
+        // case.
+        // SAFETY: advice, and one byte.
         unsafe {
             libc::fdatasync(file.as_raw_fd());
-            libc::posix_fadvise(file.as_raw_fd(), 1_000_000, 1_000_000, libc::POSIX_FADV_DONTNEED);
+            libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED);
+            libc::pread(file.as_raw_fd(), [0_u8; 1].as_mut_ptr().cast(), 1, 0);
         }
         let mut read = vec![0; 4_000_000];
         // One call.
@@ -315,8 +317,12 @@ bodies! {
         let fd = reader.into_raw_fd();
         // SAFETY: the stream has the descriptor from now on.
         let stream = unsafe { libc::fdopen(fd, c"r".as_ptr()) } as usize;
-        // SAFETY: it is closed once.
-        let closer = later(move || unsafe { libc::fclose(stream as *mut libc::FILE) });
+        let closer = later(move || {
+            // By now who waits has made sure that it is open: only who closes it can tell.
+            thread::sleep(ms(50));
+            // SAFETY: it is closed once.
+            unsafe { libc::fclose(stream as *mut libc::FILE) }
+        });
         // SAFETY: the buffer is as long as it says.
         let read = told(unsafe { libc::read(fd, [0_u8; 4].as_mut_ptr().cast(), 4) });
         (read, closer.join().unwrap())
@@ -335,6 +341,8 @@ bodies! {
             child
         };
         let code = exit_code(child);
+        // A thread's call is ours, too: to compare is not enough.
+        assert_eq!(code, 0, "it is closed there");
         // Ours is open.
         (code, kind(File::from(writer).write(b"x")), kind(File::from(reader).read(&mut [0; 4])))
     };
@@ -347,7 +355,10 @@ bodies! {
             let flags = libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK;
             let read = receive(fd, &mut [0; 4], 0);
             let second = libc::ioctl(fd, libc::FIONBIO, &off);
-            (first, flags, read, second, libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK)
+            let rest = libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK;
+            // A thread's calls are ours, too: to compare is not enough.
+            assert_eq!((flags, rest), (libc::O_NONBLOCK, 0));
+            (first, flags, read, second, rest)
         }
     };
     p10_an_unknown_request_goes_to_the_kernel, false, || {

@@ -226,6 +226,8 @@ bodies! {
             libc::sigaction(signal, std::ptr::null(), &mut old);
             let second = (old.sa_sigaction == count as *const () as usize, old.sa_flags & (libc::SA_SIGINFO | libc::SA_RESTART));
             let third = libc::signal(signal, libc::SIG_DFL) == count as *const () as usize;
+            // A thread's calls are ours, too: to compare is not enough.
+            assert!(first && second.0 && third);
             libc::sigaction(signal, std::ptr::null(), &mut old);
             (first, second, third, old.sa_sigaction, libc::signal(0, libc::SIG_DFL), libc::signal(libc::SIGKILL, libc::SIG_IGN))
         }

@@ -158,7 +158,12 @@ bodies! {
     p02_a_read_ends_when_a_thread_closes_the_descriptor, true => BAD, || {
         let (ours, _theirs) = streams();
         let fd = ours.as_raw_fd();
-        later(move || drop(ours)); // from a thread that is no worker
+        // From a thread that is no worker.
+        later(move || {
+            // By now who waits has made sure that it is open: only who closes it can tell.
+            thread::sleep(ms(50));
+            drop(ours);
+        });
         receive(fd, &mut [0; 4], 0)
     };
     p02_a_write_ends_when_another_file_takes_the_number, true => BAD, || {

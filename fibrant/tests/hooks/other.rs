@@ -66,6 +66,7 @@ fn a_forked_child_leaves_its_parent_alone() {
             (counts, buffer)
         });
         fibrant::yield_now(); // it waits, and is registered
+        thread::sleep(ms(50)); // it has made sure of that, and does not look again
         let mut command = std::process::Command::new("true");
         // SAFETY: closes and duplicates descriptors, which a child may do; it also makes std fork.
         unsafe {
