@@ -301,6 +301,25 @@ bodies! {
         drop(ours);
         (total, reader.join().unwrap() == pattern(300_000))
     };
+    p12_splice_to_a_socket_with_little_room_waits, true, || {
+        // There is room at first, so that it begins, but not for all of it.
+        let ((out, input), (ours, theirs)) = (pipe(), streams());
+        set(ours.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, 4096);
+        // SAFETY: numbers.
+        let size = unsafe { libc::fcntl(input.as_raw_fd(), libc::F_SETPIPE_SZ, 1 << 18) };
+        std::fs::File::from(input).write_all(&pattern(200_000)).unwrap();
+        let reader = collect(theirs);
+        let mut total = 0;
+        while total < 200_000 {
+            // SAFETY: no offsets.
+            match unsafe { libc::splice(out.as_raw_fd(), std::ptr::null_mut(), ours.as_raw_fd(), std::ptr::null_mut(), 200_000, 0) } {
+                moved @ 1.. => total += moved,
+                _ => break,
+            }
+        }
+        drop(ours);
+        (size, total, reader.join().unwrap() == pattern(200_000))
+    };
     p12_splice_from_a_socket_waits, true, || {
         let ((mut ours, theirs), (out, input)) = (tcp(), pipe());
         let sender = later(move || ours.write_all(b"to a pipe").unwrap());

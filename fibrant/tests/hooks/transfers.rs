@@ -329,6 +329,15 @@ bodies! {
         let nothing = receive(fd, &mut [], 0);
         (read, first, nothing, receive(fd, &mut buffer, 0), buffer)
     };
+    p13_an_empty_write_is_a_datagram, false, || {
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        let fd = ours.as_raw_fd();
+        let list = libc::iovec { iov_base: std::ptr::dangling_mut(), iov_len: 0 };
+        // SAFETY: nothing is read.
+        let written = unsafe { (told(libc::write(fd, list.iov_base, 0)), told(libc::writev(fd, &list, 1))) };
+        // A list of nothing is none.
+        (written, [0; 2].map(|_| receive(theirs.as_raw_fd(), &mut [0; 4], libc::MSG_DONTWAIT)))
+    };
     p13_to_receive_nothing_waits_for_something, true, || {
         let (ours, mut theirs) = tcp();
         later(move || theirs.write_all(b"data").map(|()| theirs));
