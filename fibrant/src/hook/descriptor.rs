@@ -7,7 +7,7 @@ use super::file::{last_error, with_error};
 use super::real::Real;
 use super::retry::{Answer, Caller, answer, try_again, would_block};
 use super::table::Hook;
-use crate::io::{self, Kind};
+use crate::io::{self, Event, Kind};
 use crate::scheduler::Worker;
 use crate::sys::{self, syscall};
 use libc::{FILE, c_int, c_uint, c_ulong};
@@ -221,5 +221,14 @@ pub(super) unsafe fn setsockopt(
         super::transfer::HAS_LOW_WATER_MARKS.store(true, std::sync::atomic::Ordering::Relaxed);
     }
     // SAFETY: the arguments are the caller's.
-    answer(unsafe { syscall!(SYS_setsockopt, fd, level, name, value, size) })
+    let result = answer(unsafe { syscall!(SYS_setsockopt, fd, level, name, value, size) })?;
+    let event = match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => Event::READ,
+        (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => Event::WRITE,
+        _ => return Ok(result),
+    };
+    // SAFETY: the kernel has taken it for a time.
+    let is_negative = unsafe { value.cast::<libc::timeval>().read_unaligned() }.tv_sec < 0;
+    io::note_impatient(fd, event, is_negative);
+    Ok(result)
 }

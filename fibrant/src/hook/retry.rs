@@ -24,6 +24,9 @@ use std::os::fd::RawFd;
 /// The first pause before something is tried again, and the longest: nanoseconds.
 const PAUSES: [u64; 2] = [100_000, 20_000_000];
 
+/// The deadline of a call that does not wait.
+const AT_ONCE: u64 = 0;
+
 /// What a call gives: its result, or an error's number.
 pub(super) type Answer = Result<isize, i32>;
 
@@ -147,6 +150,9 @@ impl Caller {
         deadline: u64,
         attempt: &mut dyn FnMut() -> isize,
     ) -> Answer {
+        if deadline == AT_ONCE {
+            return Err(libc::EAGAIN);
+        }
         loop {
             self.wait(watch, deadline)?;
             let result = watch.attempt(attempt)?;
@@ -208,8 +214,20 @@ pub(super) fn deadline(fd: RawFd, option: libc::c_int) -> u64 {
             &raw mut size
         )
     };
-    if result < 0 || (time.tv_sec, time.tv_usec) == (0, 0) {
+    if result < 0 {
         return clock::NEVER;
+    }
+    if (time.tv_sec, time.tv_usec) == (0, 0) {
+        let event = if option == libc::SO_SNDTIMEO {
+            Event::WRITE
+        } else {
+            Event::READ
+        };
+        return if io::is_impatient(fd, event) {
+            AT_ONCE
+        } else {
+            clock::NEVER
+        };
     }
     let nanoseconds = (time.tv_sec as u64)
         .saturating_mul(1_000_000_000)

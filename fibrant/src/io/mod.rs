@@ -330,7 +330,9 @@ pub(crate) fn closing<R>(descriptors: RangeInclusive<RawFd>, close: impl FnOnce(
     }
     let mut callbacks = Vec::new();
     for fd in table::known(descriptors) {
-        table::entry(fd).kind.store(Kind::Unknown as u8, Relaxed);
+        let entry = table::entry(fd);
+        entry.kind.store(Kind::Unknown as u8, Relaxed);
+        entry.impatient.iter().for_each(|flag| flag.store(false, Relaxed));
         let (taken, _) = take_callbacks(fd, Event::READ | Event::WRITE, |state| {
             state.generation = state.generation.wrapping_add(1);
             table::entry(fd).generation.store(state.generation, Release);
@@ -349,6 +351,24 @@ pub(crate) fn closing<R>(descriptors: RangeInclusive<RawFd>, close: impl FnOnce(
 /// Forgets what belongs to the process that this one was forked from.
 pub(crate) fn forget_parents() {
     table::forget_all();
+}
+
+/// Whether the socket's timeout for this direction is negative.
+pub(crate) fn is_impatient(fd: RawFd, event: Event) -> bool {
+    table::existing(fd).is_some_and(|entry| entry.impatient[index_of(event)].load(Relaxed))
+}
+
+/// Remembers that for a socket, which is open.
+pub(crate) fn note_impatient(fd: RawFd, event: Event, yes: bool) {
+    // Most have no such timeout, and need no entry.
+    if !sys::is_forked() && (yes || is_impatient(fd, event)) {
+        table::entry(fd).impatient[index_of(event)].store(yes, Relaxed);
+    }
+}
+
+/// The place of a direction.
+fn index_of(event: Event) -> usize {
+    usize::from(event.contains(Event::WRITE))
 }
 
 /// A number that the file which a descriptor stands for has, and the next one has not.

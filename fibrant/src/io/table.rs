@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
 
 /// How many entries the first segment has; each further one has twice as many.
 const FIRST_SEGMENT: usize = 64;
@@ -31,6 +31,8 @@ pub(super) struct Entry {
     state: Lock<State>,
     /// The state's generation, for those who do not need to know more.
     pub(super) generation: AtomicU32,
+    /// Whether input, and output, are not to be waited for at all: a socket's negative timeouts, which the kernel does not tell.
+    pub(super) impatient: [AtomicBool; 2],
     /// What kind of file it is, if that is known.
     pub(super) kind: AtomicU8,
 }
