@@ -27,8 +27,9 @@
 //! [`Builder::hooks`](crate::runtime::Builder::hooks) for a runtime, and `FIBRANT=hooks=off` for the process.
 
 // Inside: `table` has every name once; `real` finds the functions behind them; `retry` is the one loop that waits; the others
-// emulate: `transfer` (bytes), `connection`, `readiness`, `descriptor` (who closes tells those who wait), `time`, `file`, `names`, `child`. The
-// module calls `io` and `scheduler` to wait, and `sys` for the kernel.
+// emulate: `transfer` (bytes), `batch` (several messages), `copy` (from one descriptor to another), `connection` (with `ring`, which
+// accepts without blocking), `readiness`, `descriptor` (who closes tells those who wait), `time`, `file`, `names`, `child`, `signal`
+// (which also knows whether a handler runs). The module calls `io` and `scheduler` to wait, and `sys` for the kernel.
 
 mod batch;
 mod child;
