@@ -168,7 +168,7 @@ bodies! {
         // SAFETY: the child only ends.
         let child = unsafe { vfork() };
         if child == 0 {
-            thread::sleep(ms(20));
+            thread::sleep(ms(150)); // so that it is waited for
             // SAFETY: ends the child.
             unsafe { libc::_exit(9) };
         }
@@ -335,7 +335,7 @@ bodies! {
             if child == 0 {
                 closefrom(writer.as_raw_fd().min(reader.as_raw_fd()));
                 let open = libc::fcntl(writer.as_raw_fd(), libc::F_GETFD) >= 0;
-                libc::usleep(20_000);
+                libc::usleep(150_000); // so that it is waited for
                 libc::_exit(i32::from(open));
             }
             child

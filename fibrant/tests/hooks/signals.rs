@@ -157,7 +157,7 @@ bodies! {
         // SAFETY: the child returns soon.
         match unsafe { libc::fork() } {
             0 => {
-                thread::sleep(ms(20)); // so that it is waited for
+                thread::sleep(ms(150)); // so that it is waited for
                 None
             }
             child => Some(end_of(child, 0)),
