@@ -1213,6 +1213,32 @@ fn cancelling_an_event_ends_the_waits_for_it_on_all_workers() {
     });
 }
 
+/// A wait that has lasted 10 ms looks after its registration: whoever cancels it just then must not be missed.
+#[test]
+fn a_cancel_that_meets_a_fiber_looking_after_its_registration_is_heard() {
+    let runtime = Builder::new().workers(2).build().unwrap();
+    for round in 0..150_u64 {
+        let (ours, _theirs) = streams();
+        let fd = ours.as_raw_fd();
+        let started = Instant::now();
+        let waiters = runtime.run_on(0, move || {
+            let all: Vec<_> = (0..50)
+                .map(|_| fibrant::spawn_local(move || io::wait(fd, Event::READ, None).map_err(raw_error)))
+                .collect();
+            fibrant::yield_now();
+            all
+        });
+        let meeting = Duration::from_micros(9_900 + round % 10 * 50);
+        thread::sleep(meeting.saturating_sub(started.elapsed()));
+        io::cancel_event(fd, Event::READ);
+        for waiter in waiters {
+            eventually(|| waiter.is_finished());
+            assert_eq!(waiter.join().unwrap(), Err(libc::ECANCELED));
+        }
+    }
+    runtime.stop().unwrap();
+}
+
 #[test]
 fn pending_events_are_those_of_this_runtime_on_all_its_workers() {
     in_runtimes(|workers| {

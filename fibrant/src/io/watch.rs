@@ -189,6 +189,9 @@ impl Watch<'_> {
                 if state.generation != place.generation {
                     // Closed since it was registered, by somebody who did not find it here.
                     waiter.error.set(libc::EBADF);
+                }
+                if waiter.error.get() != 0 {
+                    // Or somebody has ended the waits while this one looked after its registration.
                     waiter.claim(Outcome::Closed);
                     break;
                 }
