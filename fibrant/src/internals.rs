@@ -16,7 +16,7 @@ impl PingPong {
     /// A context on a stack of its own; `with_thread_pointer` chooses the variant of the switch.
     pub fn new(with_thread_pointer: bool) -> PingPong {
         let stack = Cache::new(false)
-            .take(64 << 10, &Counters::default())
+            .take(64 << 10, false, &Counters::default())
             .expect("a stack");
         let here = Box::new(Context::spent());
         let there = Box::new((Context::spent(), &raw const *here));

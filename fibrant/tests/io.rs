@@ -5,6 +5,8 @@
 
 #[path = "common/waiting.rs"]
 mod waiting;
+#[path = "common/worker.rs"]
+mod worker;
 
 use fibrant::fiber::WaitReason;
 use fibrant::io::{self, Event};
@@ -19,6 +21,7 @@ use std::sync::{Arc, Barrier, Once, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 use waiting::{FAR, Numbers, eventually, in_runtime, in_runtimes, watched};
+use worker::thread_number;
 
 const BOTH: [Event; 2] = [Event::READ, Event::WRITE];
 
@@ -167,7 +170,7 @@ fn raw_error(error: std::io::Error) -> i32 {
 #[derive(Clone)]
 struct Calls {
     count: Arc<AtomicUsize>,
-    thread: Arc<std::sync::Mutex<Option<thread::ThreadId>>>,
+    thread: Arc<std::sync::Mutex<Option<i32>>>,
 }
 
 impl Calls {
@@ -185,7 +188,7 @@ impl Calls {
         move || {
             assert!(fibrant::fiber::current().is_some());
             fibrant::sleep(Duration::from_micros(100)); // which a fiber may do
-            *calls.thread.lock().unwrap() = Some(thread::current().id());
+            *calls.thread.lock().unwrap() = Some(thread_number());
             calls.count.fetch_add(1, SeqCst);
         }
     }
@@ -193,7 +196,7 @@ impl Calls {
     fn functions(&self) -> usize {
         Arc::strong_count(&self.count) - 1
     }
-    fn thread(&self) -> Option<thread::ThreadId> {
+    fn thread(&self) -> Option<i32> {
         *self.thread.lock().unwrap()
     }
 }
@@ -952,7 +955,7 @@ fn an_event_function_is_called_once_as_a_fiber_on_the_worker_that_added_it() {
             let calls = Calls::new();
             let thread = fibrant::run_on(worker, || {
                 io::add_event(fd, Event::READ, calls.function()).unwrap();
-                thread::current().id()
+                thread_number()
             });
             assert_eq!(io::pending_events(), 1);
             fibrant::sleep(ms(2));
@@ -1155,7 +1158,7 @@ fn cancelling_an_event_calls_its_function_once_on_its_worker() {
                 let home = fibrant::run_on(worker, || {
                     io::add_event(fd, Event::READ, read.function()).unwrap();
                     io::add_event(fd, Event::WRITE, write.function()).unwrap();
-                    thread::current().id()
+                    thread_number()
                 });
                 let cancelled = if from_thread {
                     fibrant::spawn_blocking(move || io::cancel_event(fd, Event::READ))

@@ -3,6 +3,8 @@
 mod common;
 #[path = "common/patience.rs"]
 mod patience;
+#[path = "common/worker.rs"]
+mod worker;
 
 use fibrant::fiber::{self, WaitReason};
 use fibrant::io::Event;
@@ -19,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
+use worker::{thread_name, thread_number};
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(3600);
@@ -51,16 +54,16 @@ fn wait_until_it_waits(runtime: &Handle, id: u64) {
 #[test]
 fn run_returns_the_value_and_takes_what_is_not_send_and_borrows() {
     let _watchdog = Watchdog::new();
-    let thread = thread::current().id();
+    let thread = thread_number();
     let local = Rc::new(Cell::new(1));
     let mut text = String::from("borrowed");
     let length = fibrant::run(|| {
-        assert_eq!(thread::current().id(), thread);
+        assert_eq!(thread_number(), thread);
         assert!(Runtime::current().is_some());
         assert!(fiber::current().is_some());
         local.set(2);
         fibrant::sleep(ms(1));
-        assert_eq!(thread::current().id(), thread);
+        assert_eq!(thread_number(), thread);
         text.push('!');
         Rc::new(text.len()) // not Send, either
     });
@@ -169,7 +172,7 @@ fn the_caller_is_worker_0_while_it_runs() {
         watchdog.show(&runtime);
         assert_eq!(runtime.workers(), workers);
         assert!(!runtime.dump().workers[0].active);
-        let caller = thread::current().id();
+        let caller = thread_number();
         for _ in 0..2 {
             runtime.run(|| {
                 let dump = Runtime::current().unwrap().dump();
@@ -177,13 +180,13 @@ fn the_caller_is_worker_0_while_it_runs() {
                 // SAFETY: asks for a number.
                 assert_eq!(dump.workers[0].thread, unsafe { libc::gettid() });
                 let there = fibrant::Builder::new().worker(0);
-                let thread = there.spawn(|| thread::current().id()).unwrap();
+                let thread = there.spawn(thread_number).unwrap();
                 assert_eq!(thread.join().unwrap(), caller);
             });
             assert!(!runtime.dump().workers[0].active);
         }
         // Also while it is stopped.
-        let late = runtime.spawn_on(0, || thread::current().id());
+        let late = runtime.spawn_on(0, thread_number);
         runtime.stop().unwrap();
         assert_eq!(late.join().unwrap(), caller);
     }
@@ -214,10 +217,10 @@ fn a_join_on_the_callers_thread_outside_run_drives_worker_0() {
     let runtime = build(1, true);
     watchdog.show(&runtime);
     runtime.run(|| ());
-    let caller = thread::current().id();
+    let caller = thread_number();
     let fiber = runtime.spawn(move || {
         fibrant::sleep(ms(2));
-        fibrant::spawn(move || assert_eq!(thread::current().id(), caller))
+        fibrant::spawn(move || assert_eq!(thread_number(), caller))
             .join()
             .unwrap();
         5
@@ -256,29 +259,25 @@ fn without_use_caller_the_thread_of_run_is_a_guest() {
     for workers in [1, 2] {
         let runtime = build(workers, false);
         watchdog.show(&runtime);
-        let here = thread::current().id();
+        let here = thread_number();
         let local = Rc::new(Cell::new(0));
         let fired = Arc::new(AtomicUsize::new(0));
         let result = runtime.run(|| {
-            assert_eq!(thread::current().id(), here);
+            assert_eq!(thread_number(), here);
             assert_eq!(Runtime::current().unwrap().name(), "test");
             // Others run on the runtime's own workers, bound ones here.
-            let other = fibrant::spawn(|| thread::current().id());
+            let other = fibrant::spawn(thread_number);
             assert_ne!(other.join().unwrap(), here);
             let shared = Rc::clone(&local);
             let bound = fibrant::spawn_local(move || {
                 fibrant::sleep(ms(1));
                 shared.set(shared.get() + 1);
-                thread::current().id()
+                thread_number()
             });
             assert_eq!(bound.join().unwrap(), here);
             let count = Arc::clone(&fired);
             drop(timer::after(ms(1), move || {
-                assert_ne!(
-                    thread::current().id(),
-                    here,
-                    "a guest leaves its timers to a worker"
-                );
+                assert_ne!(thread_number(), here, "a guest leaves its timers to a worker");
                 count.fetch_add(1, SeqCst);
             }));
             let start = Instant::now();
@@ -396,7 +395,7 @@ fn threads_are_named_after_the_runtime() {
     let runtime = Builder::new().workers(3).name("web").build().unwrap();
     assert_eq!((runtime.name(), runtime.workers()), ("web", 3));
     for worker in 0..3 {
-        let name = runtime.run_on(worker, || thread::current().name().unwrap().to_owned());
+        let name = runtime.run_on(worker, thread_name);
         assert_eq!(name, format!("web-{worker}"));
     }
     assert_eq!(format!("{runtime:?}"), format!("{:?}", runtime.handle()));

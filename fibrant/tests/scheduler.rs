@@ -2,6 +2,8 @@
 
 #[path = "common/patience.rs"]
 mod patience;
+#[path = "common/worker.rs"]
+mod worker;
 
 use fibrant::fiber::{self, Fiber, State, WaitReason};
 use fibrant::runtime::{Builder, FiberDump, Handle, Runtime};
@@ -16,14 +18,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
-use std::thread::{self, ThreadId};
+use std::thread;
 use std::time::{Duration, Instant};
+use worker::{thread_name, thread_number};
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(3600);
 
-fn here() -> ThreadId {
-    thread::current().id()
+fn here() -> i32 {
+    thread_number()
 }
 
 fn ms(milliseconds: u64) -> Duration {
@@ -32,7 +35,7 @@ fn ms(milliseconds: u64) -> Duration {
 
 /// The index of the worker whose thread this is, by its name: the runtime is called "test".
 fn worker_index() -> usize {
-    let name = thread::current().name().unwrap_or_default().to_owned();
+    let name = thread_name();
     let index = name
         .strip_prefix("test-")
         .unwrap_or_else(|| panic!("{name} is no worker"));
@@ -1477,7 +1480,7 @@ fn suspending_a_scheduled_fiber_is_refused() {
 
 #[test]
 fn every_scheduled_fiber_has_its_own_fiber_locals() {
-    struct Noted(u32, Option<mpsc::Sender<(u32, ThreadId)>>);
+    struct Noted(u32, Option<mpsc::Sender<(u32, i32)>>);
     impl Drop for Noted {
         fn drop(&mut self) {
             if let Some(sender) = &self.1 {
@@ -1506,11 +1509,11 @@ fn every_scheduled_fiber_has_its_own_fiber_locals() {
             }
         }));
         drop(sender);
-        let threads: HashMap<u32, ThreadId> = (1..)
+        let threads: HashMap<u32, i32> = (1..)
             .zip(fibers.into_iter().map(|fiber| fiber.join().unwrap()))
             .collect();
         // Each was dropped with its fiber, on its thread, before the joiner heard of the end.
-        let dropped: HashMap<u32, ThreadId> = ends.try_iter().collect();
+        let dropped: HashMap<u32, i32> = ends.try_iter().collect();
         assert_eq!(dropped, threads);
         assert_eq!(NUMBER.get(), 0);
     }

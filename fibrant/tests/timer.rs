@@ -3,6 +3,8 @@
 mod common;
 #[path = "common/waiting.rs"]
 mod waiting;
+#[path = "common/worker.rs"]
+mod worker;
 
 use fibrant::fiber;
 use fibrant::io::{self, Event};
@@ -18,6 +20,7 @@ use std::time::{Duration, Instant};
 use waiting::{
     FAR, Numbers, eventually, eventually_some, in_runtime, in_runtimes, message, undisturbed, watched,
 };
+use worker::thread_number;
 
 const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
@@ -93,10 +96,10 @@ fn a_timer_fires_once_and_not_early_as_a_fiber_on_the_worker_that_armed_it() {
         for worker in 0..workers {
             fibrant::run_on(worker, || {
                 let (sender, receiver) = mpsc::channel();
-                let armed_by = (thread::current().id(), fiber::current().unwrap().id());
+                let armed_by = (thread_number(), fiber::current().unwrap().id());
                 let start = Instant::now();
                 timer::after(ms(20), move || {
-                    let here = (thread::current().id(), fiber::current().unwrap().id());
+                    let here = (thread_number(), fiber::current().unwrap().id());
                     sender.send((start.elapsed(), here)).unwrap();
                 });
                 let (elapsed, fired_by) = eventually_some(|| receiver.try_recv().ok());
@@ -207,9 +210,9 @@ fn a_timer_fires_while_another_fiber_yields_for_ever() {
 fn timers_work_on_the_thread_that_calls_run() {
     watched(|| {
         fibrant::run(|| {
-            let here = thread::current().id();
+            let here = thread_number();
             let (sender, receiver) = mpsc::channel();
-            timer::after(ms(5), move || sender.send(thread::current().id()).unwrap());
+            timer::after(ms(5), move || sender.send(thread_number()).unwrap());
             assert_eq!(eventually_some(|| receiver.try_recv().ok()), here);
         });
     });
@@ -701,12 +704,12 @@ fn a_repeating_timer_fires_every_period_and_never_early_until_it_is_cancelled() 
     in_runtimes(|workers| {
         for actor in ACTORS {
             let times: Arc<Mutex<Vec<Instant>>> = Arc::default();
-            let here = thread::current().id();
+            let here = thread_number();
             let start = Instant::now();
             let timer = Arc::new(timer::every(ms(5), {
                 let times = Arc::clone(&times);
                 move || {
-                    assert_eq!(thread::current().id(), here);
+                    assert_eq!(thread_number(), here);
                     times.lock().unwrap().push(Instant::now());
                 }
             }));

@@ -174,7 +174,7 @@ pub(super) unsafe fn switch_to_new(from: *mut *mut u8, to: *const *mut u8, argum
 /// # Safety
 /// As [`switch()`] or, if `share_float_control` is set, [`switch_sharing_float_control`].
 #[inline(always)]
-pub(super) unsafe fn leave(to: *const *mut u8, share_float_control: bool) -> ! {
+pub(super) unsafe fn leave(to: *const *mut u8, share_float_control: bool, argument: usize) -> ! {
     // SAFETY: by the contract the target's frame is complete, with a control register unless it is shared. It is read by the
     // last instructions on this stack.
     unsafe {
@@ -190,6 +190,7 @@ pub(super) unsafe fn leave(to: *const *mut u8, share_float_control: bool) -> ! {
             "ldp x29, x9, [sp], #0x20",
             "br x9",
             in("x11") frame,
+            in("x2") argument,
             options(noreturn),
         )
     }
@@ -224,6 +225,60 @@ pub(super) unsafe fn switch_with_thread_pointer(
     // SAFETY: as in `switch`; the new value is one that code may run with.
     unsafe {
         switch!(from, to, argument, keep control register, thread_pointer: ["msr tpidr_el0, x3"] thread_pointer)
+    }
+}
+
+/// [`leave`], and `tpidr_el0` gets a new value.
+///
+/// # Safety
+/// As [`leave`] to what [`switch()`] has saved, and as [`switch_with_thread_pointer`].
+#[inline(always)]
+pub(super) unsafe fn leave_with_thread_pointer(
+    to: *const *mut u8,
+    argument: usize,
+    thread_pointer: *mut u8,
+) -> ! {
+    // SAFETY: as in `leave`; nothing of the old block is used once the pointer has changed.
+    unsafe {
+        let frame = (*to).cast::<Frame>();
+        asm!(
+            "msr fpcr, x10",
+            "msr tpidr_el0, x12",
+            "mov sp, x11",
+            "ldr x19, [sp, #0x10]",
+            "ldp x29, x9, [sp], #0x20",
+            "br x9",
+            in("x10") (*frame).fpcr,
+            in("x11") frame,
+            in("x2") argument,
+            in("x12") thread_pointer,
+            options(noreturn),
+        )
+    }
+}
+
+/// Calls `f(data)` with another `tpidr_el0`.
+///
+/// # Safety
+/// As [`switch_with_thread_pointer`] for the pointer; `f` may be called with `data` and does not unwind.
+pub(super) unsafe fn call_with_thread_pointer(
+    thread_pointer: *mut u8,
+    f: unsafe extern "C" fn(*mut ()),
+    data: *mut (),
+) {
+    // SAFETY: a call like any other, but for the pointer, which is put back by the instruction that follows it. The registers
+    // that hold both are such that a function keeps.
+    unsafe {
+        asm!(
+            "msr tpidr_el0, x20",
+            "blr x21",
+            "msr tpidr_el0, x22",
+            in("x20") thread_pointer,
+            in("x21") f,
+            in("x22") self::thread_pointer(),
+            in("x0") data,
+            clobber_abi("C"),
+        );
     }
 }
 

@@ -4,7 +4,8 @@
 //!
 //! - the switch, one file per architecture ([`arch`]), each opening with a diagram of the saved frame;
 //! - the notes that AddressSanitizer needs at every switch ([`sanitizer`]);
-//! - the stacks to switch to ([`stack`]).
+//! - the stacks to switch to ([`stack`]);
+//! - thread-locals of a fiber's own, which a switch can change, too ([`tls`]).
 //!
 //! A [`Context`] is the address of a saved frame. It is *live* from the moment something is saved in it (a switch away,
 //! or [`Context::prepare`]) until something switches to it; it is then *spent*. Every `unsafe fn` here asks for one
@@ -15,6 +16,7 @@
 mod arch;
 mod sanitizer;
 pub(crate) mod stack;
+pub(crate) mod tls;
 
 use stack::Stack;
 use std::cell::UnsafeCell;
@@ -123,20 +125,66 @@ define_switch! {
     /// # Safety
     /// As for [`switch`], except for the last sentence; and `thread_pointer` is the thread pointer with which `to` was left,
     /// or the address of a thread control block whose code may run here. [`thread_pointer_can_change`] has answered yes.
-    #[allow(dead_code)] // isolated fibers will use it; until they exist, its test and the bench do
     switch_with_thread_pointer, thread_pointer: *mut u8
 }
 
-/// Leaves this stack for good: goes on in `to`, and nothing ever switches back. `share_float_control` says which switch
+/// Leaves this stack for good: goes on in `to`, which is given `argument`, and nothing ever switches back. `share_float_control` says which switch
 /// `to` was left by.
 ///
 /// # Safety
 /// `to` as for the switch that it was left by. What still lives on this stack is never dropped.
 #[inline(always)] // a call that does not return would upset the processor's prediction of returns
-pub(crate) unsafe fn leave(to: &Context, share_float_control: bool) -> ! {
+pub(crate) unsafe fn leave(to: &Context, share_float_control: bool, argument: usize) -> ! {
     sanitizer::leaving_for_good(to);
     // SAFETY: the caller's promise is what the architecture asks for.
-    unsafe { arch::leave(to.frame.get(), share_float_control) }
+    unsafe { arch::leave(to.frame.get(), share_float_control, argument) }
+}
+
+/// The same, and the thread pointer becomes `thread_pointer` on the way. `to` was left by [`switch`].
+///
+/// # Safety
+/// As for [`leave`] and [`switch_with_thread_pointer`].
+#[inline(always)]
+pub(crate) unsafe fn leave_with_thread_pointer(to: &Context, argument: usize, thread_pointer: *mut u8) -> ! {
+    sanitizer::leaving_for_good(to);
+    // SAFETY: the caller's promise is what the architecture asks for.
+    unsafe { arch::leave_with_thread_pointer(to.frame.get(), argument, thread_pointer) }
+}
+
+/// Calls `f(data)` with another thread pointer, on the same stack.
+///
+/// # Safety
+/// `thread_pointer` is the address of a thread control block whose code may run here, and which nobody else runs with meanwhile.
+/// `f` may be called with `data`, does not unwind, and does not switch. [`thread_pointer_can_change`] has answered yes.
+pub(crate) unsafe fn call_with_thread_pointer(
+    thread_pointer: *mut u8,
+    f: unsafe extern "C" fn(*mut ()),
+    data: *mut (),
+) {
+    // SAFETY: the caller's promise is what the architecture asks for; afterwards the thread pointer is what it was.
+    unsafe { arch::call_with_thread_pointer(thread_pointer, f, data) }
+}
+
+/// The same, for a closure. If it panics, the process aborts.
+///
+/// # Safety
+/// As for [`call_with_thread_pointer`].
+pub(crate) unsafe fn with_thread_pointer<R>(thread_pointer: *mut u8, f: impl FnOnce() -> R) -> R {
+    struct Call<F, R>(Option<F>, Option<R>);
+    unsafe extern "C" fn run<F: FnOnce() -> R, R>(data: *mut ()) {
+        // SAFETY: the call below.
+        let call = unsafe { &mut *data.cast::<Call<F, R>>() };
+        call.1 = call.0.take().map(|f| f());
+    }
+    /// The function that runs a closure of this type.
+    fn runner<F: FnOnce() -> R, R>(_: &Call<F, R>) -> unsafe extern "C" fn(*mut ()) {
+        run::<F, R>
+    }
+    let mut call = Call(Some(f), None);
+    let run = runner(&call);
+    // SAFETY: the caller's promise; the function gets the call that it was made for.
+    unsafe { call_with_thread_pointer(thread_pointer, run, (&raw mut call).cast()) };
+    call.1.expect("it has been called")
 }
 
 /// Brings what is at an address into the cache. The address need not be valid.
@@ -157,13 +205,11 @@ pub(crate) fn started() {
 }
 
 /// Whether the thread pointer can be changed from user space here.
-#[allow(dead_code)] // as switch_with_thread_pointer
 pub(crate) fn thread_pointer_can_change() -> bool {
     arch::thread_pointer_can_change()
 }
 
 /// This thread's thread pointer.
-#[allow(dead_code)] // as switch_with_thread_pointer
 pub(crate) fn thread_pointer() -> *mut u8 {
     arch::thread_pointer()
 }

@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 
 fn a_stack() -> Stack {
     Cache::new(false)
-        .take(64 << 10, &Counters::default())
+        .take(64 << 10, false, &Counters::default())
         .expect("a stack")
 }
 

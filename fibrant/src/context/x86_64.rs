@@ -207,7 +207,7 @@ pub(super) unsafe fn switch_to_new(from: *mut *mut u8, to: *const *mut u8, argum
 /// # Safety
 /// As [`switch()`] or, if `share_float_control` is set, [`switch_sharing_float_control`].
 #[inline(always)]
-pub(super) unsafe fn leave(to: *const *mut u8, share_float_control: bool) -> ! {
+pub(super) unsafe fn leave(to: *const *mut u8, share_float_control: bool, argument: usize) -> ! {
     // SAFETY: by the contract the target's frame is complete, with control words unless they are shared. It is read by the
     // last instructions on this stack.
     unsafe {
@@ -222,6 +222,7 @@ pub(super) unsafe fn leave(to: *const *mut u8, share_float_control: bool) -> ! {
             "lea rsp, [r8 + 0x20]",
             "jmp r9",
             in("r8") frame,
+            in("rdx") argument,
             options(noreturn),
         )
     }
@@ -256,6 +257,60 @@ pub(super) unsafe fn switch_with_thread_pointer(
     // SAFETY: as in `switch`; the new base is one that code may run with.
     unsafe {
         switch!(from, to, argument, keep control words, thread_pointer: ["wrfsbase rcx"] thread_pointer)
+    }
+}
+
+/// [`leave`], and `fs` gets a new base.
+///
+/// # Safety
+/// As [`leave`] to what [`switch()`] has saved, and as [`switch_with_thread_pointer`].
+#[inline(always)]
+pub(super) unsafe fn leave_with_thread_pointer(
+    to: *const *mut u8,
+    argument: usize,
+    thread_pointer: *mut u8,
+) -> ! {
+    // SAFETY: as in `leave`; nothing of the old block is used once the base has changed.
+    unsafe {
+        asm!(
+            "ldmxcsr [r8]",
+            "fldcw [r8 + 4]",
+            "wrfsbase rcx",
+            "mov rbx, [r8 + 0x08]",
+            "mov rbp, [r8 + 0x10]",
+            "mov r9, [r8 + 0x18]",
+            "lea rsp, [r8 + 0x20]",
+            "jmp r9",
+            in("r8") *to,
+            in("rdx") argument,
+            in("rcx") thread_pointer,
+            options(noreturn),
+        )
+    }
+}
+
+/// Calls `f(data)` with another base of `fs`.
+///
+/// # Safety
+/// As [`switch_with_thread_pointer`] for the pointer; `f` may be called with `data` and does not unwind.
+pub(super) unsafe fn call_with_thread_pointer(
+    thread_pointer: *mut u8,
+    f: unsafe extern "C" fn(*mut ()),
+    data: *mut (),
+) {
+    // SAFETY: a call like any other, but for the base, which is put back by the instruction that follows it. The registers that
+    // hold both are such that a function keeps.
+    unsafe {
+        asm!(
+            "wrfsbase r12",
+            "call r13",
+            "wrfsbase r14",
+            in("r12") thread_pointer,
+            in("r13") f,
+            in("r14") self::thread_pointer(),
+            in("rdi") data,
+            clobber_abi("sysv64"),
+        );
     }
 }
 

@@ -320,5 +320,5 @@ unsafe extern "C" fn enter(data: *mut (), job: usize) -> ! {
     block.status.set_term();
     // SAFETY: the fiber is Running, so its resumer waits in `resumer`. Nothing on this stack is left to drop: the job and the
     // result have been moved out.
-    unsafe { context::leave(&block.resumer, block.shares_float_control) }
+    unsafe { context::leave(&block.resumer, block.shares_float_control, 0) }
 }

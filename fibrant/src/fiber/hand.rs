@@ -224,7 +224,7 @@ impl Fiber {
                 Some(size) => size,
                 None => default_stack_size()?,
             };
-            let stack = thread.stacks.take(size, &thread.counters)?;
+            let stack = thread.stacks.take(size, false, &thread.counters)?;
             let block = Block::place(stack, self.identity.clone(), self.shares_float_control);
             self.block.set(Some(block));
             // SAFETY: a fiber's block stays in place until the fiber is dropped, and is only ever shared.

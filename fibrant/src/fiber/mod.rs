@@ -56,7 +56,19 @@ pub(crate) use thread::{Scheduler, Thread};
 pub(crate) use wait::{NoWait, Outcome, WaitKind, WaitNumber};
 
 use crate::{context, stats};
+use std::io;
 use std::time::Duration;
+
+/// An error if fibers cannot have thread-locals of their own here, with the reason and the way out.
+pub(crate) fn can_be_isolated() -> io::Result<()> {
+    match context::tls::layout() {
+        Ok(_) => Ok(()),
+        Err(reason) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("{reason}. Builder::light makes fibers that share their worker's; mind what it asks for"),
+        )),
+    }
+}
 
 /// The stack size of a fiber for which none is named, in bytes: 256 KiB. `FIBRANT=stack=512k` in the environment changes
 /// it for one run of a program.

@@ -20,6 +20,12 @@ use std::time::Duration;
 /// How many fiber ids a thread reserves at once.
 const ID_BATCH: u64 = 1024;
 
+/// The scheduler's code runs on a fiber's stack: the fiber waits or has ended, and another has not gone on yet.
+const SCHEDULING: u32 = 1;
+
+/// One signal handler.
+const HANDLER: u32 = 2;
+
 /// A thread's state. Its fields are for its own thread only.
 pub(crate) struct Thread {
     /// The innermost fiber that runs on this thread; its resumers follow through [`Block::parent`].
@@ -28,8 +34,11 @@ pub(crate) struct Thread {
     task: Cell<Option<NonNull<Task>>>,
     /// The worker that this thread is, while it is one.
     scheduler: Cell<Option<NonNull<dyn Scheduler>>>,
-    /// How many signal handlers of the program's run on this thread, one in the other.
-    handlers: Cell<u32>,
+    /// Why nothing that runs on this thread may wait, if so: how many signal handlers of the program's run, one in the other, times
+    /// [`HANDLER`]; and [`SCHEDULING`] while the code that runs is the scheduler's.
+    busy: Cell<u32>,
+    /// The thread pointer of the thread itself.
+    home: *mut u8,
     /// What this thread counts.
     pub(crate) counters: ThreadCounters,
     /// The stacks it keeps at hand.
@@ -83,7 +92,8 @@ impl Thread {
             current: Cell::new(None),
             task: Cell::new(None),
             scheduler: Cell::new(None),
-            handlers: Cell::new(0),
+            busy: Cell::new(0),
+            home: crate::context::thread_pointer(),
             counters: ThreadCounters::register(),
             stacks: Cache::new(ends),
             locals: Locals::new(),
@@ -158,13 +168,13 @@ impl Thread {
     pub(crate) fn handling_signal(f: impl FnOnce()) {
         let thread = THREAD.get();
         // SAFETY: as in `with`; a handler runs to its end before the thread goes on.
-        let handlers = unsafe { thread.as_ref() }.map(|thread| &thread.handlers);
-        if let Some(handlers) = handlers {
-            handlers.set(handlers.get() + 1);
+        let busy = unsafe { thread.as_ref() }.map(|thread| &thread.busy);
+        if let Some(busy) = busy {
+            busy.set(busy.get() + HANDLER);
         }
         f();
-        if let Some(handlers) = handlers {
-            handlers.set(handlers.get() - 1);
+        if let Some(busy) = busy {
+            busy.set(busy.get() - HANDLER);
         }
     }
 
@@ -172,7 +182,46 @@ impl Thread {
     /// thread may be in the middle of a change.
     #[inline(always)]
     pub(crate) fn is_handling_signal(&self) -> bool {
-        self.handlers.get() > 0
+        self.busy.get() >= HANDLER
+    }
+
+    /// Whether nothing that runs on this thread may wait.
+    #[inline(always)]
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.get() != 0
+    }
+
+    /// Notes whether the code that runs on this thread is the scheduler's. Only outside signal handlers.
+    #[inline(always)]
+    pub(crate) fn set_scheduling(&self, yes: bool) {
+        self.busy.set(if yes { SCHEDULING } else { 0 });
+    }
+
+    /// Where the stack of the fiber that runs here begins, and its size; the innermost one's, if one has resumed another.
+    pub(crate) fn current_stack(&self) -> Option<(*mut u8, usize)> {
+        // SAFETY: the fiber that runs has its block.
+        let stack = unsafe { self.current.get()?.as_ref() }.stack();
+        Some((
+            stack.bottom(),
+            stack.top().as_ptr() as usize - stack.bottom() as usize,
+        ))
+    }
+
+    /// The thread pointer of the thread itself, which is not that of an isolated fiber.
+    #[inline(always)]
+    pub(crate) fn home(&self) -> *mut u8 {
+        self.home
+    }
+
+    /// Makes the block of thread-locals that the caller runs with, which is new here, belong to the thread with that state.
+    ///
+    /// # Safety
+    /// The caller runs on that thread, in a fiber that never runs once the thread's state has ended.
+    #[inline]
+    pub(crate) unsafe fn adopt(thread: *const Thread) {
+        THREAD.set(thread);
+        // SAFETY: by the caller's promise it has not ended.
+        unsafe { (*thread).counters.adopt() };
     }
 
     /// The same, for a thread that may have nothing to do with fibers.

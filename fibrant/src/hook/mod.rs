@@ -29,7 +29,7 @@
 // Inside: `table` has every name once; `real` finds the functions behind them; `retry` is the one loop that waits; the others
 // emulate: `transfer` (bytes), `batch` (several messages), `copy` (from one descriptor to another), `connection` (with `ring`, which
 // accepts without blocking), `readiness`, `descriptor` (who closes tells those who wait), `time`, `file`, `names`, `child`, `signal`
-// (which also knows whether a handler runs). The module calls `io` and `scheduler` to wait, and `sys` for the kernel.
+// (which also knows whether a handler runs), `thread` (what takes a fiber for a thread). The module calls `io` and `scheduler` to wait, and `sys` for the kernel.
 
 mod batch;
 mod child;
@@ -44,8 +44,11 @@ mod retry;
 mod ring;
 mod signal;
 mod table;
+mod thread;
 mod time;
 mod transfer;
+
+pub(crate) use thread::prepare;
 
 use crate::clock;
 use crate::scheduler::{Crew, Worker};
@@ -76,7 +79,7 @@ pub(crate) fn forget_parents() {
 /// assert!(!fibrant::hook::names().any(|name| name == "malloc"));
 /// ```
 pub fn names() -> impl Iterator<Item = &'static str> {
-    let tables = [table::SYMBOLS, table::CHECKED, table::OTHERS];
+    let tables = [table::SYMBOLS, table::CHECKED, table::OTHERS, thread::NAMES];
     tables.into_iter().flatten().copied()
 }
 

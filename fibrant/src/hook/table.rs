@@ -22,7 +22,7 @@ use libc::{
 use std::ffi::CStr;
 
 /// A C string made of a name.
-const fn c_name(name: &'static str) -> &'static CStr {
+pub(super) const fn c_name(name: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(name.as_bytes()) {
         Ok(name) => name,
         Err(_) => panic!("a name ends with its only zero"),

@@ -25,6 +25,7 @@ pub struct Builder {
     name: Option<String>,
     stack_size: Option<usize>,
     hooks: Option<bool>,
+    light: bool,
     deadlock_after: Option<Duration>,
     stuck_after: Option<Duration>,
 }
@@ -58,9 +59,10 @@ impl Builder {
     ///
     /// ```
     /// let runtime = fibrant::runtime::Builder::new().workers(1).use_caller(true).build().unwrap();
-    /// let here = std::thread::current().id();
+    /// let thread = || std::fs::read_link("/proc/thread-self").unwrap(); // as the kernel sees it
+    /// let here = thread();
     /// runtime.run(|| {
-    ///     let fiber = fibrant::spawn(|| std::thread::current().id());
+    ///     let fiber = fibrant::spawn(thread);
     ///     assert_eq!(fiber.join().unwrap(), here);
     /// });
     /// ```
@@ -73,8 +75,8 @@ impl Builder {
     ///
     /// ```
     /// let runtime = fibrant::runtime::Builder::new().workers(1).name("web").build().unwrap();
-    /// let thread = runtime.spawn(|| std::thread::current().name().map(str::to_owned));
-    /// assert_eq!(thread.join().unwrap().as_deref(), Some("web-0"));
+    /// let thread = runtime.spawn(|| std::fs::read_to_string("/proc/thread-self/comm").unwrap());
+    /// assert_eq!(thread.join().unwrap(), "web-0\n");
     /// ```
     pub fn name(mut self, name: impl Into<String>) -> Builder {
         self.name = Some(name.into());
@@ -150,7 +152,8 @@ impl Builder {
     /// let runtime = unsafe { fibrant::runtime::Builder::new().workers(1).light() }.build().unwrap();
     /// # drop(runtime);
     /// ```
-    pub unsafe fn light(self) -> Builder {
+    pub unsafe fn light(mut self) -> Builder {
+        self.light = true;
         self
     }
 
@@ -184,11 +187,18 @@ impl Builder {
             Some(bytes) => bytes,
             None => fiber::default_stack_size()?,
         };
+        // Who builds for a sanitizer, which has its own idea of threads, asks for light fibers by that.
+        let isolated = !self.light && !cfg!(fibrant_asan);
+        if isolated {
+            fiber::can_be_isolated()?;
+            hook::prepare();
+        }
         let crew = Arc::new(Crew::new(
             workers,
             self.name.unwrap_or_else(|| "fibrant".to_owned()),
             fiber::rounded_stack_size(stack_size)?,
             self.hooks.or(settings.hooks).unwrap_or(true),
+            isolated,
             self.deadlock_after.or(settings.deadlock_after),
             self.stuck_after.or(settings.stuck_after).unwrap_or(STUCK_AFTER),
         )?);

@@ -244,9 +244,8 @@ impl Handle {
     /// use fibrant::runtime::Builder;
     ///
     /// let runtime = Builder::new().workers(2).build().unwrap();
-    /// let threads = [0, 1].map(|worker| {
-    ///     runtime.spawn_on(worker, || std::thread::current().id()).join().unwrap()
-    /// });
+    /// let thread = || std::fs::read_link("/proc/thread-self").unwrap(); // as the kernel sees it
+    /// let threads = [0, 1].map(|worker| runtime.spawn_on(worker, thread).join().unwrap());
     /// assert_ne!(threads[0], threads[1]);
     /// ```
     #[track_caller]
@@ -295,10 +294,11 @@ impl Handle {
     ///
     /// let other = Builder::new().workers(1).name("other").build().unwrap();
     /// fibrant::run(|| {
-    ///     let here = std::thread::current().id();
-    ///     let there = other.run_on(0, || std::thread::current().id());
+    ///     let thread = || std::fs::read_link("/proc/thread-self").unwrap(); // as the kernel sees it
+    ///     let here = thread();
+    ///     let there = other.run_on(0, thread);
     ///     assert_ne!(here, there);
-    ///     assert_eq!(here, std::thread::current().id()); // back again
+    ///     assert_eq!(here, thread()); // back again
     /// });
     /// ```
     #[track_caller]

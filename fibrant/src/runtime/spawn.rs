@@ -2,7 +2,9 @@
 
 use super::{Handle, no_such_worker, refuse_nested};
 use crate::fiber::{Fiber, State, TaskRef, Thread};
-use crate::scheduler::{JoinHandle, Making, Scheduled, ScopeData, Worker, defer_cancel, submit, yield_now};
+use crate::scheduler::{
+    Crew, Group, JoinHandle, Locals, Making, Scheduled, ScopeData, Worker, defer_cancel, submit, yield_now,
+};
 use std::io;
 use std::panic::{self, Location};
 use std::ptr::NonNull;
@@ -118,6 +120,7 @@ where
         spawned_at,
         stack_size: worker.crew.stack_size,
         is_bound: true,
+        locals: worker.fiber().map_or(Locals::Workers, Group::join),
         scope: None,
     };
     // SAFETY: it owns what it runs. It is bound to this worker, so that is run, or dropped, on this thread, and what it returns
@@ -191,6 +194,7 @@ where
         spawned_at: Location::caller(),
         stack_size: 0,
         is_bound: true,
+        locals: Locals::Workers,
         scope: None,
     };
     // SAFETY: it owns what it runs, which may be run and dropped anywhere.
@@ -253,10 +257,11 @@ where
 ///
 /// let runtime = Builder::new().workers(2).build().unwrap();
 /// let moved = runtime.spawn_on(0, || {
-///     let before = std::thread::current().id();
+///     let thread = || std::fs::read_link("/proc/thread-self").unwrap(); // as the kernel sees it
+///     let before = thread();
 ///     // SAFETY: nothing here is bound to the thread, and the callers are fibrant's own, which know about this.
 ///     unsafe { fibrant::switch_to(1) };
-///     before != std::thread::current().id()
+///     before != thread()
 /// });
 /// assert!(moved.join().unwrap());
 /// ```
@@ -292,6 +297,7 @@ pub struct Builder {
     name: Option<Arc<str>>,
     stack_size: Option<usize>,
     worker: Option<usize>,
+    light: bool,
 }
 
 impl Builder {
@@ -336,8 +342,9 @@ impl Builder {
     ///
     /// ```
     /// fibrant::run(|| {
-    ///     let here = std::thread::current().id();
-    ///     let fiber = fibrant::Builder::new().worker(0).spawn(|| std::thread::current().id()).unwrap();
+    ///     let thread = || std::fs::read_link("/proc/thread-self").unwrap(); // as the kernel sees it
+    ///     let here = thread();
+    ///     let fiber = fibrant::Builder::new().worker(0).spawn(thread).unwrap();
     ///     assert_eq!(fiber.join().unwrap(), here); // the caller of run is worker 0
     /// });
     /// ```
@@ -359,7 +366,8 @@ impl Builder {
     ///     assert_eq!(fiber.join().unwrap(), 1);
     /// });
     /// ```
-    pub unsafe fn light(self) -> Builder {
+    pub unsafe fn light(mut self) -> Builder {
+        self.light = true;
         self
     }
 
@@ -435,7 +443,7 @@ impl Builder {
             return Err(no_such_worker(worker, crew));
         }
         let worker = self.worker;
-        let making = self.making(crew.stack_size, spawned_at, scope)?;
+        let making = self.making(crew, spawned_at, scope)?;
         crew.admit()?;
         Thread::with(|thread| thread.counters.fibers_created.increment());
         // SAFETY: the caller's promise.
@@ -465,7 +473,7 @@ impl Builder {
         if let Some(index) = target.filter(|index| *index >= worker.crew.desks.len()) {
             return Err(no_such_worker(index, &worker.crew));
         }
-        let making = self.making(worker.crew.stack_size, spawned_at, scope)?;
+        let making = self.making(&worker.crew, spawned_at, scope)?;
         // SAFETY: the caller's promise.
         let (fiber, task) = unsafe { Scheduled::make(making, f) };
         match target {
@@ -485,13 +493,13 @@ impl Builder {
     #[inline]
     fn making(
         self,
-        default_size: usize,
+        crew: &Crew,
         spawned_at: &'static Location<'static>,
         scope: Option<Arc<ScopeData>>,
     ) -> io::Result<Making> {
         let stack_size = match self.stack_size {
             Some(bytes) => crate::fiber::rounded_stack_size(bytes)?,
-            None => default_size,
+            None => crew.stack_size,
         };
         Ok(Making {
             id: Thread::with(Thread::next_id),
@@ -499,6 +507,11 @@ impl Builder {
             spawned_at,
             stack_size,
             is_bound: self.worker.is_some(),
+            locals: if self.light {
+                Locals::Workers
+            } else {
+                crew.locals()
+            },
             scope,
         })
     }
@@ -523,7 +536,7 @@ where
         if inside.is_none() {
             crew.admit()?;
         }
-        let making = Builder::new().making(crew.stack_size, spawned_at, None)?;
+        let making = Builder::new().making(crew, spawned_at, None)?;
         // SAFETY: it owns what it runs, which may be run and dropped anywhere.
         let (fiber, task) = unsafe { Scheduled::make(making, f) };
         fibers.push(fiber);

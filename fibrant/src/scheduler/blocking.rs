@@ -93,6 +93,7 @@ pub(crate) unsafe fn offload<T>(worker: &Worker, f: impl FnOnce() -> T) -> io::R
         spawned_at: Location::caller(),
         stack_size: 0,
         is_bound: true,
+        locals: super::Locals::Workers,
         scope: None,
     };
     // SAFETY: this waits for its end; the rest is the caller's promise.

@@ -6,6 +6,7 @@
 //! the closure takes.
 
 use super::driver::Timed;
+use super::group::Locals;
 use super::scheduled::{Making, Scheduled, end_child};
 use super::worker::Worker;
 use crate::clock;
@@ -122,6 +123,7 @@ fn enter<R>(worker: &Worker, f: impl FnOnce() -> R) -> R {
         spawned_at: Location::caller(),
         stack_size: 0,
         is_bound: true,
+        locals: Locals::Workers,
         scope: None,
     };
     worker.man(|| {

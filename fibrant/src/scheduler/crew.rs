@@ -12,6 +12,7 @@
 
 use super::desk::Desk;
 use super::dump::FiberDump;
+use super::group::Locals;
 use super::monitor;
 use super::scheduled::Scheduled;
 use crate::clock;
@@ -45,6 +46,8 @@ pub(crate) struct Crew {
     pub(crate) stack_size: usize,
     /// Whether blocking calls are hooked in its fibers.
     pub(super) hooks: bool,
+    /// Whether its fibers are isolated, unless they are asked to be light.
+    pub(crate) isolated: bool,
     /// After how long without a runnable fiber the dump is printed, if at all.
     pub(crate) deadlock_after: Option<Duration>,
     phase: AtomicU8,
@@ -82,6 +85,7 @@ impl Crew {
         name: String,
         stack_size: usize,
         hooks: bool,
+        isolated: bool,
         deadlock_after: Option<Duration>,
         stuck_after: Duration,
     ) -> io::Result<Crew> {
@@ -94,6 +98,7 @@ impl Crew {
             name,
             stack_size,
             hooks,
+            isolated,
             deadlock_after,
             phase: AtomicU8::new(Phase::Open as u8),
             idle: AtomicUsize::new(0),
@@ -109,6 +114,16 @@ impl Crew {
             deadlock_reported: AtomicBool::new(false),
             end: (Mutex::new(()), Condvar::new()),
         })
+    }
+
+    /// Whose thread-locals its fibers use, unless they ask for others.
+    #[inline]
+    pub(crate) fn locals(&self) -> Locals {
+        if self.isolated {
+            Locals::Own
+        } else {
+            Locals::Workers
+        }
     }
 
     /// Whether it was made in this process, and not in one that this one was forked from: nobody is at work there.

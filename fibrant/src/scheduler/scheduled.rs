@@ -14,7 +14,7 @@
 //! | `next`, `stamp` | whoever has claimed the fiber's wait, then its worker: it is in one queue at a time |
 //! | `station` | whoever holds the lock of the owner's roster |
 //! | `owner` | written under that lock or by the fiber's own thread, read by anyone |
-//! | `context`, `deadline`, `deferrals`, `is_unhooked`, `heard` | the thread that the fiber runs on |
+//! | `context`, `thread_pointer`, `group`, `deadline`, `deferrals`, `is_unhooked`, `heard` | the thread that the fiber runs on |
 //! | `completion` | see [`completion`](super::completion) |
 //! | the stage | before the start and while it runs: its worker; afterwards whoever `completion` says |
 //!
@@ -25,10 +25,12 @@ use super::cancel::Cancelled;
 use super::cancel::Interruption;
 use super::completion::Completion;
 use super::desk::Desk;
+use super::group::{Group, Locals};
 use super::inbox::Item;
 use super::roster::{Member, Station};
 use super::scope::ScopeData;
 use crate::context::Context;
+use crate::context::tls::{self, Layout};
 use crate::fiber::{Kind, Payload, Task, TaskRef};
 use crate::primitives::atomic::{AtomicPtr, Ordering::Relaxed};
 use crate::sys;
@@ -44,6 +46,8 @@ pub(crate) struct Scheduled {
     pub(crate) task: Task,
     /// Where it goes on; null before it starts.
     pub(super) context: Cell<*const Context>,
+    /// The thread pointer that it runs with, once it has started; null if that is its worker's own.
+    pub(super) thread_pointer: Cell<*mut u8>,
     /// The next one in the queue or inbox that it is in.
     pub(super) next: AtomicPtr<Scheduled>,
     /// When it was queued: a rising number of its worker's.
@@ -56,6 +60,10 @@ pub(crate) struct Scheduled {
     station: Station<Scheduled>,
     /// Whether it must run on the worker that it was given to.
     pub(super) is_bound: bool,
+    /// Whether it has thread-locals of its own.
+    pub(super) is_isolated: bool,
+    /// The group with which it shares its thread-locals, or another's.
+    pub(super) group: Cell<Option<NonNull<Group>>>,
     /// Whether it has been handed to a less loaded worker: that happens once at most.
     pub(super) was_placed: Cell<bool>,
     /// The size of stack it wants.
@@ -124,6 +132,7 @@ pub(crate) struct Making {
     pub(crate) spawned_at: &'static Location<'static>,
     pub(crate) stack_size: usize,
     pub(crate) is_bound: bool,
+    pub(crate) locals: Locals,
     pub(crate) scope: Option<Arc<ScopeData>>,
 }
 
@@ -148,8 +157,14 @@ impl Scheduled {
                 owner: AtomicPtr::new(ptr::null_mut()),
                 station: Station::nowhere(),
                 is_bound: making.is_bound,
+                is_isolated: matches!(making.locals, Locals::Own),
+                group: Cell::new(match making.locals {
+                    Locals::Groups(group) => Some(group),
+                    Locals::Own | Locals::Workers => None,
+                }),
                 was_placed: Cell::new(false),
                 context: Cell::new(ptr::null()),
+                thread_pointer: Cell::new(ptr::null_mut()),
                 stack_size: making.stack_size,
                 deadline: Cell::new(u64::MAX),
                 deferrals: Cell::new(0),
@@ -192,6 +207,12 @@ impl Scheduled {
     #[inline]
     pub(super) fn set_owner(&self, desk: &'static Desk) {
         self.owner.store(ptr::from_ref(desk).cast_mut(), Relaxed);
+    }
+
+    /// The block of thread-locals of its own, if it has started and is isolated.
+    pub(super) fn own_locals(&self) -> Option<(&'static Layout, *mut u8)> {
+        let layout = self.is_isolated.then(|| tls::layout().ok()).flatten()?;
+        Some((layout, self.thread_pointer.get()))
     }
 
     /// Runs it and keeps its result, or its panic.

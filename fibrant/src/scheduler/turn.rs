@@ -4,6 +4,11 @@
 //! it switch to the worker's own context, where [`Worker::drive`] goes on. The closure given to `run` is a fiber, too, the
 //! *root*: it lives on the thread's own stack, so when it waits it drives the worker from right there, until it is its turn.
 //!
+//! A fiber may have thread-locals of its own, or share those of the fiber that spawned it: whoever switches to it sets its thread
+//! pointer, so a stack is always run with the same one. Between the moment in which a fiber has said that it waits, or has ended,
+//! and that in which another goes on, the code on its stack is the scheduler's: nothing may wait there, and its calls are not
+//! hooked ([`Thread::set_scheduling`]).
+//!
 //! A fiber that ends does not give its stack back if a new one is next: that one begins on the same stack, without any
 //! switch. Otherwise its stack goes to the thread's cache while it still stands on it ([`Cache::put_when_leaving`]), and it
 //! leaves for good.
@@ -14,11 +19,13 @@ use super::completion::ResultOwner;
 use super::crew::Phase;
 use super::desk::Desk;
 use super::driver::Timed;
+use super::group::{Group, Left};
 use super::scheduled::Scheduled;
 use super::worker::{Pick, Worker};
 use crate::clock;
-use crate::context::{self, Context};
-use crate::fiber::{Block, NoWait, Outcome, Task, TaskRef, WaitKind, WaitNumber, WaitReason};
+use crate::context::stack::Stack;
+use crate::context::{self, Context, tls};
+use crate::fiber::{Block, NoWait, Outcome, Task, TaskRef, Thread, WaitKind, WaitNumber, WaitReason};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -56,6 +63,49 @@ struct WaitDeadline {
     number: WaitNumber,
 }
 
+/// Where the processor goes next.
+struct Target<'a> {
+    context: &'a Context,
+    thread_pointer: *mut u8,
+}
+
+impl Target<'_> {
+    /// Goes there, until somebody switches back to `from`. Returns the state of the thread that the caller goes on on.
+    ///
+    /// # Safety
+    /// As for [`context::switch`] and [`context::switch_with_thread_pointer`].
+    #[inline(always)]
+    unsafe fn switch_from(&self, from: &Context, thread: &Thread) -> *const Thread {
+        let argument = ptr::from_ref(thread).expose_provenance();
+        // SAFETY: the caller's promise.
+        let answer = unsafe {
+            if self.thread_pointer == context::thread_pointer() {
+                context::switch(from, self.context, argument)
+            } else {
+                context::switch_with_thread_pointer(from, self.context, argument, self.thread_pointer)
+            }
+        };
+        ptr::with_exposed_provenance(answer)
+    }
+
+    /// Goes there for good. Who begins there is given the state of its thread.
+    ///
+    /// # Safety
+    /// As for [`context::leave`].
+    #[inline(always)]
+    unsafe fn leave(&self, thread: &Thread) -> ! {
+        let argument = ptr::from_ref(thread).expose_provenance();
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.thread_pointer == context::thread_pointer() {
+                context::leave(self.context, false, argument)
+            } else {
+                context::leave_with_thread_pointer(self.context, argument, self.thread_pointer)
+            }
+        }
+    }
+}
+
 impl Worker {
     /// Makes the running fiber wait. `announce` tells whoever is to end the wait its number; it must not wait itself. Whatever
     /// `announce` has set up is the caller's to take down afterwards.
@@ -71,6 +121,7 @@ impl Worker {
             Err(NoWait::Token) => return WaitEnd::Woken,
             Err(NoWait::Cancelled) => return WaitEnd::Interrupted(super::cancel::Interruption::Cancel),
         };
+        self.thread().set_scheduling(true);
         fiber.task.note_reason(waiting.reason, self.now());
         self.thread().counters.park(waiting.reason.kind()).increment();
         let limit = if interruptible {
@@ -111,6 +162,7 @@ impl Worker {
     #[inline]
     pub(super) fn yield_now(&self) {
         let fiber = NonNull::from(self.fiber().expect("what yields here is a fiber"));
+        self.thread().set_scheduling(true);
         // SAFETY: it runs, so it is this worker's and in no queue.
         unsafe { self.enqueue(fiber) };
         self.give_way();
@@ -119,6 +171,13 @@ impl Worker {
     /// Leaves the running fiber, which is in a queue or will be put into one, until it is its turn.
     #[inline]
     pub(super) fn give_way(&self) {
+        self.thread().set_scheduling(true);
+        self.switch_to_others();
+        self.thread().set_scheduling(false);
+    }
+
+    #[inline(always)]
+    fn switch_to_others(&self) {
         let fiber = NonNull::from(self.fiber().expect("what gives way is a fiber"));
         let innermost = self.thread().current();
         if self.root() == Some(fiber) {
@@ -137,8 +196,9 @@ impl Worker {
                     // SAFETY: the target is the context of a fiber that has left its stack by this function, or was just
                     // prepared, or of the worker, which has left its own by `drive`; all on this thread, which fibers and
                     // workers do not leave (the one that is moved leaves by `switch_to`, and is gone from here). The own
-                    // context is spent while the fiber runs.
-                    unsafe { context::switch(own, next, 0) };
+                    // context is spent while the fiber runs. Each goes on with the thread pointer that it was left with, or
+                    // with that of its new block.
+                    unsafe { next.switch_from(own, self.thread()) };
                 }
             }
         }
@@ -155,13 +215,29 @@ impl Worker {
             self.root() != Some(fiber),
             "the function given to run is its thread: it cannot switch to another worker"
         );
+        assert!(
+            // SAFETY: it runs.
+            unsafe { fiber.as_ref() }.group.get().is_none(),
+            "a fiber that shares its thread-locals with others, by spawn_local, cannot switch to another worker"
+        );
         let innermost = self.thread().current();
+        self.thread().set_scheduling(true);
         // The worker's own code passes it on, once it has left its stack.
         self.moving.set(Some((fiber, desk)));
         let next = self.target(Pick::Poll);
         // SAFETY: as in `give_way`.
-        unsafe { context::switch(&*fiber.as_ref().context.get(), next, 0) };
-        Worker::current_after_switch().thread().set_current(innermost);
+        let thread = unsafe { next.switch_from(&*fiber.as_ref().context.get(), self.thread()) };
+        // SAFETY: the worker that runs it now has given its thread's state; it is the fiber's until the fiber moves on. A light
+        // fiber runs with that thread's own locals, which have the same.
+        unsafe {
+            Thread::adopt(thread);
+            if let Some((layout, pointer)) = fiber.as_ref().own_locals() {
+                layout.move_home(pointer, (*thread).home());
+            }
+        }
+        let worker = Worker::current_after_switch();
+        worker.thread().set_scheduling(false);
+        worker.thread().set_current(innermost);
     }
 
     /// Passes on a fiber that has just left for another worker.
@@ -178,28 +254,40 @@ impl Worker {
 
     /// Notes what runs next and says where that goes on.
     #[inline]
-    pub(super) fn target(&self, mut pick: Pick) -> &Context {
+    fn target(&self, mut pick: Pick) -> Target<'_> {
         loop {
-            match pick {
-                Pick::Started(fiber) => {
-                    self.set_fiber(Some(fiber));
-                    // SAFETY: a started fiber has a context, which stays in place until it ends; so does the root, whose
-                    // context is the worker's.
-                    return unsafe { &*fiber.as_ref().context.get() };
-                }
-                Pick::Fresh(fiber) => {
-                    if self.equip(fiber) {
-                        self.set_fiber(Some(fiber));
-                        // SAFETY: it was just given one.
-                        return unsafe { &*fiber.as_ref().context.get() };
-                    }
+            let fiber = match pick {
+                Pick::Started(fiber) => fiber,
+                Pick::Fresh(fiber) if self.equip(fiber) => fiber,
+                Pick::Fresh(_) => {
                     pick = self.pick();
+                    continue;
                 }
                 Pick::Poll => {
                     self.set_fiber(None);
-                    return &self.context;
+                    return Target {
+                        context: &self.context,
+                        thread_pointer: self.thread().home(),
+                    };
                 }
-            }
+            };
+            self.set_fiber(Some(fiber));
+            // SAFETY: a started fiber has a context, which stays in place until it ends, and one that was just equipped has been
+            // given one; the root's is the worker's.
+            let (context, pointer) = unsafe {
+                (
+                    &*fiber.as_ref().context.get(),
+                    fiber.as_ref().thread_pointer.get(),
+                )
+            };
+            return Target {
+                context,
+                thread_pointer: if pointer.is_null() {
+                    self.thread().home()
+                } else {
+                    pointer
+                },
+            };
         }
     }
 
@@ -207,8 +295,7 @@ impl Worker {
     fn equip(&self, fiber: NonNull<Scheduled>) -> bool {
         // SAFETY: it has not ended.
         let scheduled = unsafe { fiber.as_ref() };
-        let thread = self.thread();
-        match thread.stacks.take(scheduled.stack_size, &thread.counters) {
+        match self.take_stack(scheduled) {
             Ok(stack) => {
                 // SAFETY: the scheduler's reference; it is given back when the block is removed or handed on.
                 let task = unsafe { TaskRef::from_raw(fiber.cast()) };
@@ -224,6 +311,31 @@ impl Worker {
         }
     }
 
+    /// Takes a stack for a fiber, and begins the block of thread-locals on it, if it is to have one.
+    #[inline]
+    fn take_stack(&self, fiber: &Scheduled) -> std::io::Result<Stack> {
+        let thread = self.thread();
+        let stack = thread
+            .stacks
+            .take(fiber.stack_size, fiber.is_isolated, &thread.counters)?;
+        let pointer = match (stack.locals(), fiber.group.get()) {
+            (Some((layout, pointer)), _) => {
+                // SAFETY: the stack is idle, so nobody runs with its block; this is the thread that will.
+                let begun = unsafe { layout.begin(pointer, fiber.task.id(), thread.home()) };
+                if let Err(error) = begun {
+                    thread.stacks.put(stack);
+                    return Err(error);
+                }
+                pointer
+            }
+            // SAFETY: the fiber is a member.
+            (None, Some(group)) => unsafe { group.as_ref() }.pointer,
+            (None, None) => ptr::null_mut(),
+        };
+        fiber.thread_pointer.set(pointer);
+        Ok(stack)
+    }
+
     #[cold]
     fn end_without_stack(&self, fiber: NonNull<Scheduled>, error: &std::io::Error) {
         // SAFETY: the scheduler's reference, which ends here with the fiber.
@@ -232,12 +344,20 @@ impl Worker {
         crate::sys::complain(&problem);
         // SAFETY: it has not started.
         unsafe { Scheduled::of(&task).refuse(Box::new(problem)) };
+        if let Some(group) = Scheduled::of(&task).group.take() {
+            // SAFETY: it is a member, and ends here. Whoever spawned it is one, too, or has left its block's destructors to the last:
+            // they are not run then, as nobody is left to run them.
+            if let Left::Nobody(Some(stack)) = unsafe { Group::leave(group) } {
+                std::mem::forget(stack);
+            }
+        }
         self.finish(Scheduled::of(&task));
     }
 
     /// A fiber of this worker has ended, and its result is in place.
     #[inline]
     fn finish(&self, fiber: &Scheduled) {
+        self.thread().set_scheduling(true);
         // SAFETY: it was put among the started ones when it was picked.
         unsafe { self.desk.roster.remove(NonNull::from(fiber)) };
         self.thread().counters.fibers_ended.increment();
@@ -257,6 +377,7 @@ impl Worker {
     pub(super) fn drive(&self, more: impl Fn() -> bool) {
         // A crew that is over runs nothing more, whatever could run. Only a root goes on, until it is its turn.
         while more() && (self.root().is_some() || self.crew.phase() != Phase::Over) {
+            self.put_retired();
             if self.begin_turn() {
                 self.poll();
             }
@@ -274,9 +395,9 @@ impl Worker {
                     self.desk.idle_since.store(0, Relaxed);
                     let next = self.target(pick);
                     self.thread().counters.switches.increment();
-                    if !ptr::eq(next, &self.context) {
+                    if !ptr::eq(next.context, &self.context) {
                         // SAFETY: as in `give_way`; the worker's own context is spent while its own code runs.
-                        unsafe { context::switch(&self.context, next, 0) };
+                        unsafe { next.switch_from(&self.context, self.thread()) };
                     }
                     self.thread().set_current(None);
                     if let Some((fiber, desk)) = self.moving.take() {
@@ -311,21 +432,40 @@ impl WaitDeadline {
 ///
 /// # Safety
 /// `data` is the address of the fiber's block, and the fiber has been noted as the one that runs.
-unsafe extern "C" fn enter(data: *mut (), _: usize) -> ! {
+unsafe extern "C" fn enter(data: *mut (), thread: usize) -> ! {
     context::started();
     let block = NonNull::new(data.cast::<Block>()).expect("a fiber has a block");
+    // SAFETY: the block is in place as long as its stack is in use. By the contract this is the state of the thread that runs it.
+    unsafe { arrive(block, &*ptr::with_exposed_provenance(thread)) };
     loop {
-        // SAFETY: the block is in place as long as its stack is in use.
-        unsafe { run_one(block) };
+        // SAFETY: as above.
+        let left = unsafe { run_one(block) };
         let worker = Worker::current_after_switch();
         match worker.pick() {
             // SAFETY: it has not ended.
-            Pick::Fresh(next) if unsafe { fits(block, next) } => {
+            Pick::Fresh(next) if unsafe { fits(block, &left, next) } => {
+                let thread = worker.thread();
                 // SAFETY: the former fiber has ended; the scheduler's reference to the next one goes to the block.
                 unsafe { Block::hand_on(block, TaskRef::from_raw(next.cast())) };
                 // SAFETY: as above.
-                unsafe { next.as_ref().context.set(block.as_ref().context()) };
+                let (block_ref, next_ref) = unsafe { (block.as_ref(), next.as_ref()) };
+                next_ref.context.set(block_ref.context());
+                if next_ref.is_isolated || next_ref.group.get().is_some() {
+                    next_ref.thread_pointer.set(context::thread_pointer());
+                }
                 worker.set_fiber(Some(next));
+                if let Some((layout, pointer)) = block_ref.stack().locals() {
+                    // SAFETY: the former fiber has ended, and nobody shares its thread-locals. What follows uses none before
+                    // they are those of this thread again.
+                    unsafe {
+                        let begun = layout.begin(pointer, next_ref.task.id(), thread.home());
+                        debug_assert!(begun.is_ok(), "it needs no memory: the block is made");
+                        arrive(block, thread);
+                    }
+                }
+                if let Left::Nobody(Some(stack)) = left {
+                    worker.retire(stack);
+                }
                 context::reset_float_control();
             }
             pick => {
@@ -335,29 +475,65 @@ unsafe extern "C" fn enter(data: *mut (), _: usize) -> ! {
                 // SAFETY: the fiber has ended, so nobody uses its block; this code stands on the stack, but leaves it at
                 // once, and nothing is left on it to drop.
                 let stack = unsafe { Block::remove(block) };
-                thread.stacks.put_when_leaving(stack);
+                match left {
+                    // SAFETY: others are left, so it lives.
+                    Left::Others(group) if stack.is_isolated() => unsafe { group.as_ref() }.keep(stack),
+                    Left::Nobody(Some(shared)) => {
+                        worker.retire(shared);
+                        thread.stacks.put_when_leaving(stack);
+                    }
+                    Left::Others(_) | Left::Nobody(None) => thread.stacks.put_when_leaving(stack),
+                }
                 // SAFETY: as in `give_way`.
-                unsafe { context::leave(next, false) }
+                unsafe { next.leave(thread) }
             }
         }
     }
 }
 
-/// Whether a fresh fiber can go on on the stack of one that has just ended.
+/// Makes a new block of thread-locals, if the fiber that begins has one, part of the thread that runs it.
+///
+/// # Safety
+/// The block is that of the fiber that begins, on whose stack this is called, and `thread` is the state of the thread.
+#[inline]
+unsafe fn arrive(block: NonNull<Block>, thread: &Thread) {
+    // SAFETY: by the caller's promise. A fiber never runs once its thread's state has ended, as its worker has by then.
+    unsafe {
+        if let Some((layout, _)) = block.as_ref().stack().locals() {
+            Thread::adopt(thread);
+            layout.arrive();
+        }
+    }
+}
+
+/// Whether a fresh fiber can go on on the stack of one that has just ended, with the thread pointer that is set.
 ///
 /// # Safety
 /// Both are valid.
-unsafe fn fits(block: NonNull<Block>, next: NonNull<Scheduled>) -> bool {
+unsafe fn fits(block: NonNull<Block>, left: &Left, next: NonNull<Scheduled>) -> bool {
     // SAFETY: by the caller's promise.
-    unsafe { block.as_ref().stack().size() == next.as_ref().stack_size }
+    let (stack, next) = unsafe { (block.as_ref().stack(), next.as_ref()) };
+    stack.size() == next.stack_size
+        && stack.is_isolated() == next.is_isolated
+        && if next.is_isolated {
+            matches!(left, Left::Nobody(_))
+        } else {
+            let pointer = match next.group.get() {
+                // SAFETY: the fiber is a member.
+                Some(group) => unsafe { group.as_ref() }.pointer,
+                None => Worker::current_after_switch().thread().home(),
+            };
+            pointer == context::thread_pointer()
+        }
 }
 
-/// Runs the fiber that a block stands for, from its first call to its last.
+/// Runs the fiber that a block stands for, from its first call to its last. Says what is left of its thread-locals.
 ///
 /// # Safety
 /// The block is that of the fiber that was noted as the one that runs, on whose stack this is called.
-unsafe fn run_one(block: NonNull<Block>) {
+unsafe fn run_one(block: NonNull<Block>) -> Left {
     let worker = Worker::current_after_switch();
+    worker.thread().set_scheduling(false);
     worker.thread().set_current(Some(block));
     let fiber = worker
         .fiber()
@@ -379,6 +555,34 @@ unsafe fn run_one(block: NonNull<Block>) {
     }
     // SAFETY: the block is in place.
     unsafe { block.as_ref() }.end_locals();
+    // SAFETY: the fiber has nothing more to run.
+    let left = unsafe { end_thread_locals(scheduled) };
     // It may have moved to another worker.
     Worker::current_after_switch().finish(scheduled);
+    left
+}
+
+/// Runs the destructors of a fiber's thread-locals, if it is the last that uses them.
+///
+/// # Safety
+/// The fiber runs this itself, and nothing else after it.
+#[inline]
+unsafe fn end_thread_locals(fiber: &Scheduled) -> Left {
+    let group = fiber.group.get();
+    // SAFETY: the fiber is a member.
+    let is_last = group.is_none_or(|group| unsafe { group.as_ref() }.has_one_member());
+    if (fiber.is_isolated || group.is_some()) && is_last {
+        // They are the user's code, and may wait; but nothing may unwind out of them.
+        fiber.deferrals.set(fiber.deferrals.get() + 1);
+        if let Ok(layout) = tls::layout() {
+            // SAFETY: the caller runs with the block, as its last user; unless a destructor spawns another, which then is.
+            unsafe { layout.end() };
+        }
+    }
+    // A destructor may have made it a group's member.
+    match fiber.group.take() {
+        // SAFETY: it is a member, and is taken out once.
+        Some(group) => unsafe { Group::leave(group) },
+        None => Left::Nobody(None),
+    }
 }

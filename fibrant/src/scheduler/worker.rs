@@ -24,7 +24,8 @@ use super::queue::Queue;
 use super::roster::Place;
 use super::scheduled::{Making, Scheduled};
 use crate::clock;
-use crate::context::{Context, stack};
+use crate::context::Context;
+use crate::context::stack::{self, Stack};
 use crate::fiber::{Scheduler, Task, Thread};
 use std::cell::Cell;
 use std::panic::Location;
@@ -82,6 +83,9 @@ pub(crate) struct Worker {
     /// The parents that have let a child run ahead, and go on when it ends or gives way; linked like the queue, the last one
     /// first.
     parents: Cell<*mut Scheduled>,
+    /// The stack of a group that nobody is left of: the last member still runs with the block on it. It is put back by whoever
+    /// runs next with another.
+    retired: Cell<Option<Stack>>,
     /// A fiber that is leaving for another worker.
     pub(super) moving: Cell<Option<(NonNull<Scheduled>, &'static Desk)>>,
     /// The time as of the last poll.
@@ -134,6 +138,7 @@ impl Worker {
             chain: Cell::new(0),
             chained: Cell::new(None),
             parents: Cell::new(ptr::null_mut()),
+            retired: Cell::new(None),
             moving: Cell::new(None),
             now: Cell::new(clock::now()),
             last_look: Cell::new(0),
@@ -159,7 +164,7 @@ impl Worker {
     #[inline(always)]
     pub(crate) fn of_hooked_fiber() -> Option<&'static Worker> {
         Thread::if_any(|thread| {
-            if thread.is_handling_signal() {
+            if thread.is_busy() {
                 return None;
             }
             let fiber = thread.task()?.cast::<Scheduled>();
@@ -274,6 +279,20 @@ impl Worker {
 
     pub(super) fn set_root(&self, root: Option<NonNull<Scheduled>>) {
         self.root.set(root);
+    }
+
+    /// Keeps a stack on which the block of thread-locals is that the caller runs with, until somebody runs with another.
+    pub(super) fn retire(&self, stack: Stack) {
+        if let Some(earlier) = self.retired.replace(Some(stack)) {
+            self.thread().stacks.put(earlier);
+        }
+    }
+
+    /// Puts back what was kept. For code that runs with the worker's own thread-locals.
+    pub(super) fn put_retired(&self) {
+        if let Some(stack) = self.retired.take() {
+            self.thread().stacks.put(stack);
+        }
     }
 
     /// The time as of the last poll.
@@ -443,6 +462,7 @@ impl Worker {
             spawned_at,
             stack_size: self.crew.stack_size,
             is_bound: true,
+            locals: self.crew.locals(),
             scope: None,
         };
         // SAFETY: it owns what it runs, which may be dropped anywhere.

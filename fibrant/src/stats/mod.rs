@@ -244,6 +244,12 @@ impl ThreadCounters {
         }
     }
 
+    /// Makes them those of the block of thread-locals that the caller runs with.
+    #[inline]
+    pub(crate) fn adopt(&self) {
+        OWN.set(&raw const *self.counters);
+    }
+
     /// The same counters, for a reader.
     pub(crate) fn share(&self) -> Arc<Counters> {
         Arc::clone(&self.counters)

@@ -50,19 +50,19 @@ impl Cache {
         self.trims.replace(yes)
     }
 
-    /// A stack of at least `requested` bytes: the last one put here, else an idle one of another thread's, else a fresh one.
+    /// A stack of at least `requested` bytes, for an isolated fiber or another: the last one put here, else an idle one of another thread's, else a fresh one.
     /// The error says which limit was hit.
     #[inline]
-    pub(crate) fn take(&self, requested: usize, counters: &Counters) -> io::Result<Stack> {
+    pub(crate) fn take(&self, requested: usize, isolated: bool, counters: &Counters) -> io::Result<Stack> {
         let stack = match self.front.take() {
             // Most sizes are whole pages, so this saves rounding them.
-            Some(stack) if stack.size() == requested => {
+            Some(stack) if stack.size() == requested && stack.is_isolated() == isolated => {
                 counters.stacks_reused.increment();
                 stack
             }
             other => {
                 self.front.set(other);
-                self.take_rounded(rounded(requested)?, counters)?
+                self.take_rounded(rounded(requested)?, isolated, counters)?
             }
         };
         sanitizer::forget_poison(&stack);
@@ -70,23 +70,25 @@ impl Cache {
     }
 
     #[inline(never)] // out of the way of the front
-    fn take_rounded(&self, size: usize, counters: &Counters) -> io::Result<Stack> {
+    fn take_rounded(&self, size: usize, isolated: bool, counters: &Counters) -> io::Result<Stack> {
         match self.front.take() {
-            Some(stack) if stack.size() == size => {
+            Some(stack) if stack.size() == size && stack.is_isolated() == isolated => {
                 counters.stacks_reused.increment();
                 Ok(stack)
             }
             other => {
                 self.front.set(other);
-                self.take_from_shelf(size, counters)
+                self.take_from_shelf(size, isolated, counters)
             }
         }
     }
 
-    fn take_from_shelf(&self, size: usize, counters: &Counters) -> io::Result<Stack> {
+    fn take_from_shelf(&self, size: usize, isolated: bool, counters: &Counters) -> io::Result<Stack> {
         let pool = {
             let mut shelves = self.shelves.borrow_mut();
-            match shelves.iter_mut().find(|shelf| shelf.pool.size() == size) {
+            let fits =
+                |shelf: &&mut Shelf| shelf.pool.size() == size && shelf.pool.layout().is_some() == isolated;
+            match shelves.iter_mut().find(fits) {
                 Some(shelf) => match shelf.tops.pop() {
                     Some(top) => {
                         counters.stacks_reused.increment();
@@ -98,7 +100,10 @@ impl Cache {
                 None => None,
             }
         };
-        let pool = pool.unwrap_or_else(|| self.new_shelf(Pool::of_size(size)));
+        let pool = match pool {
+            Some(pool) => pool,
+            None => self.new_shelf(Pool::of(size, isolated)?),
+        };
         self.take_from_pool(pool, counters)
     }
 
@@ -162,7 +167,7 @@ impl Cache {
         let mut moving = Vec::new();
         {
             let mut shelves = self.shelves.borrow_mut();
-            match shelves.iter_mut().find(|shelf| shelf.pool.size() == pool.size()) {
+            match shelves.iter_mut().find(|shelf| std::ptr::eq(shelf.pool, pool)) {
                 Some(shelf) => {
                     if shelf.tops.len() == KEPT {
                         moving.extend(shelf.tops.drain(..KEPT / 2));

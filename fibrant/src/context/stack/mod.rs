@@ -14,6 +14,9 @@
 //!                                           ^ staggered: up to a few hundred bytes below the page's end
 //! ```
 //!
+//! Stacks of isolated fibers come from pools of their own: a block for the fiber's thread-locals ([`tls`](super::tls)) takes the
+//! slot's top, and the stack begins below it. It stays made while the slot is idle, and is given back before the slot is trimmed.
+//!
 //! A slot's memory is committed by touching it and stays committed while the slot is idle, until it is trimmed together
 //! with many others. Regions are never given back: address space is plentiful, and the next burst finds its guards in place.
 
@@ -26,6 +29,7 @@ mod valgrind;
 
 pub(crate) use cache::Cache;
 
+use super::tls::{Layout, Update};
 use pool::Pool;
 use std::io;
 use std::ops::Range;
@@ -45,16 +49,34 @@ pub(crate) const MAX_SIZE: usize = 16 << 30;
 /// A stack that nothing else uses. Forgetting it means that its slot is never used again.
 #[must_use = "a stack that is not put back is lost"]
 pub(crate) struct Stack {
-    /// Where it begins; it grows down. Aligned to 16 bytes, at most [`region::STAGGER`] below the slot's last page's end.
+    /// The slot's top. Aligned to [`region::STAGGER_STEP`] bytes, at most [`region::STAGGER`] below the slot's last page's end.
     top: NonNull<u8>,
     /// Where it comes from, and how large it is.
     pool: &'static Pool,
 }
 
 impl Stack {
-    /// Where the stack begins, aligned to 16 bytes.
+    /// Where the stack begins, aligned to 16 bytes; it grows down.
+    #[inline]
     pub(crate) fn top(&self) -> NonNull<u8> {
-        self.top
+        match self.pool.layout() {
+            None => self.top,
+            // SAFETY: the block is smaller than the smallest slot: `of` sees to that.
+            Some(layout) => unsafe { self.top.sub(layout.size()) },
+        }
+    }
+
+    /// Whether it has a block for thread-locals.
+    #[inline]
+    pub(crate) fn is_isolated(&self) -> bool {
+        self.pool.layout().is_some()
+    }
+
+    /// The block for thread-locals, if it has one: how it is laid out, and its thread pointer.
+    #[inline]
+    pub(crate) fn locals(&self) -> Option<(&'static Layout, *mut u8)> {
+        let layout = self.pool.layout()?;
+        Some((layout, layout.thread_pointer(self.top.as_ptr())))
     }
 
     /// The lowest usable byte, at a page boundary; the guard is below.
@@ -118,6 +140,11 @@ fn page_end(address: usize) -> usize {
 /// stacks that were.
 pub(crate) fn trim() -> usize {
     Pool::trim_all()
+}
+
+/// Brings the thread-locals of all blocks up to date with libraries that were just loaded.
+pub(crate) fn update_locals(update: &Update) {
+    Pool::update_locals(update);
 }
 
 /// Whether somebody has left very many idle stacks to be trimmed.

@@ -11,6 +11,7 @@
 //! it is idle: it interrupts the other processors, which a burst of fibers that end cannot afford (7 us a stack were seen).
 
 use super::region::{Region, trim_runs};
+use crate::context::tls::{self, Layout, Update};
 use crate::sys::{self, PerProcess};
 use std::io;
 use std::ptr::NonNull;
@@ -27,6 +28,8 @@ const TRIM_BATCH: usize = 1_024;
 pub(super) struct Pool {
     /// The size of each stack, whole pages.
     size: usize,
+    /// How the blocks for thread-locals at their tops are laid out, if they have such.
+    layout: Option<&'static Layout>,
     /// The process that it was made in: one that is forked from it has pools of its own.
     process: u32,
     slots: Mutex<Slots>,
@@ -39,10 +42,8 @@ struct Slots {
     cold: Vec<Top>,
     /// Cut from their region, but the kernel refused the guard: the next who wants a fresh slot tries again.
     unguarded: Vec<Top>,
-    /// The region that fresh slots are cut from.
-    region: Option<Region>,
-    /// How many regions there are; each is larger than the last.
-    regions: u32,
+    /// The regions, each larger than the last; fresh slots are cut from the last one.
+    regions: Vec<Region>,
 }
 
 /// The top of a slot's stack.
@@ -63,36 +64,71 @@ pub(super) enum Taken {
 
 impl Slots {
     /// A slot that was never used, without its guard.
-    fn cut(&mut self, size: usize) -> io::Result<Top> {
+    fn cut(&mut self, size: usize, isolated: bool) -> io::Result<Top> {
         if let Some(top) = self.unguarded.pop() {
             return Ok(top);
         }
-        if let Some(top) = self.region.as_mut().and_then(Region::cut) {
+        if let Some(top) = self.regions.last_mut().and_then(Region::cut) {
             return Ok(Top(top));
         }
-        let mut region = Region::reserve(size, self.regions)?;
+        let mut region = Region::reserve(size, self.regions.len() as u32)?;
+        if isolated {
+            tls::note_region(region.addresses());
+        }
         let top = region.cut().expect("a new region has a slot");
-        self.region = Some(region);
-        self.regions += 1;
+        self.regions.push(region);
         Ok(Top(top))
     }
 }
 
 impl Pool {
-    /// The pool for stacks of `size` bytes, made when the first one is asked for. There are as many as the program uses
-    /// different sizes, and they are never freed.
-    pub(super) fn of_size(size: usize) -> &'static Pool {
+    /// The pool for stacks of `size` bytes, with a block for thread-locals or without, made when the first one is asked for. There
+    /// are as many as the program uses different sizes, and they are never freed.
+    pub(super) fn of(size: usize, isolated: bool) -> io::Result<&'static Pool> {
+        let layout = match isolated.then(tls::layout).transpose() {
+            Ok(layout) => layout,
+            Err(reason) => return Err(io::Error::new(io::ErrorKind::Unsupported, reason.to_string())),
+        };
+        if layout.is_some_and(|layout| layout.size() + super::MIN_SIZE / 2 > size) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "the program's thread-locals do not fit on a stack of {size} bytes: ask for a larger one"
+                ),
+            ));
+        }
         let mut pools = lock(POOLS.get());
-        if let Some(pool) = pools.iter().find(|pool| pool.size == size) {
-            return pool;
+        let has_kind = |pool: &&&Pool| pool.size == size && pool.layout.is_some() == isolated;
+        if let Some(pool) = pools.iter().find(has_kind) {
+            return Ok(pool);
         }
         let pool: &'static Pool = Box::leak(Box::new(Pool {
             size,
+            layout,
             process: sys::process(),
             slots: Mutex::default(),
         }));
         pools.push(pool);
-        pool
+        Ok(pool)
+    }
+
+    /// How the blocks for thread-locals are laid out, if its stacks have such.
+    #[inline]
+    pub(super) fn layout(&self) -> Option<&'static Layout> {
+        self.layout
+    }
+
+    /// Brings the thread-locals of all blocks up to date.
+    pub(super) fn update_locals(update: &Update) {
+        let pools = lock(POOLS.get()).clone();
+        for pool in pools {
+            let Some(layout) = pool.layout else { continue };
+            for top in lock(&pool.slots).regions.iter().flat_map(Region::tops) {
+                // SAFETY: there is a block, or memory that reads as zero or will be overwritten by the next one to begin. The
+                // library has just been loaded, so nobody has used it yet.
+                unsafe { update.apply(layout.thread_pointer(top.as_ptr())) };
+            }
+        }
     }
 
     /// The size of its stacks.
@@ -113,7 +149,7 @@ impl Pool {
             let rest = list.len().saturating_sub(most);
             return Ok(Taken::Idle(list.drain(rest..).map(|top| top.0).collect()));
         }
-        let top = slots.cut(self.size)?;
+        let top = slots.cut(self.size, self.layout.is_some())?;
         // The guard is a system call of half a microsecond: not under the lock.
         drop(slots);
         match super::region::equip(top.0, self.size) {
@@ -180,6 +216,12 @@ impl Pool {
 
     /// Gives the memory of these slots, which nobody has now, back to the kernel; they are cold then.
     fn trim(&self, mut tops: Vec<Top>) -> usize {
+        if let Some(layout) = self.layout {
+            for top in &tops {
+                // SAFETY: nobody has the slot, so nobody runs with its block.
+                unsafe { layout.release(layout.thread_pointer(top.0.as_ptr())) };
+            }
+        }
         // Neighbours are trimmed by one call, and are later handed out in the order of their addresses.
         tops.sort_unstable_by_key(|top| std::cmp::Reverse(top.0));
         trim_runs(tops.iter().rev().map(|top| top.0), self.size);

@@ -5,6 +5,7 @@
 
 use super::{guard, limits, page_end, page_size, valgrind};
 use std::io;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 
 /// The first region of a size has about this many bytes; each further one twice the last, so that a program with few
@@ -15,7 +16,7 @@ const FIRST_REGION: usize = 16 << 20;
 const LARGEST_REGION: usize = 16 << 30;
 
 /// Tops are set off from each other by this many bytes, two cache lines, from slot to slot.
-const STAGGER_STEP: usize = 128;
+pub(super) const STAGGER_STEP: usize = 128;
 
 /// After so many bytes the staggering starts anew.
 ///
@@ -65,16 +66,31 @@ impl Region {
         }
     }
 
+    /// The addresses that it takes.
+    pub(super) fn addresses(&self) -> Range<usize> {
+        let start = self.base.addr().get();
+        start..start + self.slots * (self.size + page_size())
+    }
+
+    /// The tops of all slots that have been cut.
+    pub(super) fn tops(&self) -> impl Iterator<Item = NonNull<u8>> + '_ {
+        (0..self.cut).map(|index| self.top(index))
+    }
+
+    fn top(&self, index: usize) -> NonNull<u8> {
+        let end = (index + 1) * (self.size + page_size());
+        let stagger = index * STAGGER_STEP % STAGGER;
+        // SAFETY: the end of a slot within the region, less an offset that is smaller than the slot's last page.
+        unsafe { self.base.add(end - stagger) }
+    }
+
     /// The top of the next slot's stack, or `None` if all have been given out. It has no guard yet: see [`equip`].
     pub(super) fn cut(&mut self) -> Option<NonNull<u8>> {
         if self.cut == self.slots {
             return None;
         }
-        let end = (self.cut + 1) * (self.size + page_size());
-        let stagger = self.cut * STAGGER_STEP % STAGGER;
         self.cut += 1;
-        // SAFETY: the end of a slot within the region, less an offset that is smaller than the slot's last page.
-        Some(unsafe { self.base.add(end - stagger) })
+        Some(self.top(self.cut - 1))
     }
 }
 
