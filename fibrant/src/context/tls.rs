@@ -768,6 +768,19 @@ impl Layout {
         })
     }
 
+    /// Memory for a scratch block.
+    fn scratch(size: usize) -> Result<*mut u8, Unsupported> {
+        let mut memory = ptr::null_mut();
+        // SAFETY: allocates so many bytes, or says that it cannot, and makes them zero.
+        unsafe {
+            if libc::posix_memalign(&mut memory, ALIGNMENT, size) != 0 {
+                return Err(Unsupported("no memory for a block".into()));
+            }
+            libc::memset(memory, 0, size);
+        }
+        Ok(memory.cast())
+    }
+
     /// Runs some code with a scratch block, before anything depends on it.
     fn try_out(self) -> Result<Layout, Unsupported> {
         struct Trial<'a> {
@@ -798,10 +811,8 @@ impl Layout {
         // SAFETY: a block of its own, with which only the trial runs, on this thread; it is given back afterwards.
         unsafe {
             let template = self.template()?;
-            let pointer = (self.functions.allocate)(ptr::null_mut());
-            if pointer.is_null() {
-                return Err(Unsupported("no memory for a block".into()));
-            }
+            let memory = Layout::scratch(self.size())?;
+            let pointer = self.thread_pointer(memory.wrapping_add(self.size()));
             let before = TEMPLATE.swap(Box::leak(Box::new(template)), Release);
             debug_assert!(before.is_null());
             *libc::__errno_location() = 0;
@@ -818,7 +829,8 @@ impl Layout {
                 }
             };
             let leaked = *libc::__errno_location() == libc::EDOM;
-            (self.functions.deallocate)(pointer, true);
+            self.release(pointer);
+            libc::free(memory.cast());
             match problem.or(leaked.then_some("errno")) {
                 Some(what) => Err(Unsupported(format!("with a scratch block, its {what} was wrong"))),
                 None => Ok(self),
