@@ -16,6 +16,8 @@ mod context;
 mod env;
 mod primitives;
 mod scheduler;
+#[allow(dead_code)] // the hooks of locks come to it next
+mod sync;
 mod sys;
 
 /// The raw switch, for this workspace's benchmarks only.

@@ -102,6 +102,14 @@ impl<T: Send + Sync> PerProcess<T> {
         }
     }
 
+    /// This process's, if it has been made.
+    #[inline]
+    pub(crate) fn existing(&self) -> Option<&'static T> {
+        // SAFETY: null, or leaked below.
+        let made = unsafe { self.current.load(Acquire).as_ref() }?;
+        (made.process == process()).then_some(&made.value)
+    }
+
     #[cold]
     fn make(&self, before: *mut Made<T>) -> &'static T {
         let made = Box::into_raw(Box::new(Made {
@@ -204,6 +212,30 @@ pub(crate) unsafe fn poll(descriptors: *mut libc::pollfd, count: usize, millisec
     };
     // SAFETY: the caller's promise; the time is a local variable.
     unsafe { syscall!(SYS_ppoll, descriptors, count, time, 0, 0) }
+}
+
+/// Blocks the thread while the number is this one, at most until the deadline, in nanoseconds of the monotonic clock. It may return
+/// earlier.
+pub(crate) fn block_while(number: &AtomicU32, value: u32, deadline: u64) {
+    let time = libc::timespec {
+        tv_sec: (deadline / 1_000_000_000) as i64,
+        tv_nsec: (deadline % 1_000_000_000) as i64,
+    };
+    let time = if deadline == u64::MAX {
+        ptr::null()
+    } else {
+        &raw const time
+    };
+    let operation = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel reads the number, and the time, a local variable.
+    unsafe { syscall!(SYS_futex, number.as_ptr(), operation, value, time, 0, !0_u32) };
+}
+
+/// Wakes the thread that blocks at this address, if one does. What was there may be gone.
+pub(crate) fn unblock(number: *const AtomicU32) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel uses the address as a name only.
+    unsafe { syscall!(SYS_futex, number, operation, 1, 0, 0, 0) };
 }
 
 /// Closes a descriptor.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use syn::visit::Visit;
 
 /// The modules from the lowest to the highest. A module may use those before it, and itself.
-const LAYERS: [&str; 13] = [
+const LAYERS: [&str; 14] = [
     "sys",
     "primitives",
     "clock",
@@ -18,6 +18,7 @@ const LAYERS: [&str; 13] = [
     "scheduler",
     "timer",
     "io",
+    "sync",
     "hook",
     "runtime",
     "internals",

@@ -25,7 +25,11 @@ const REQUESTERS: usize = 2_000;
 fn runtime(light: bool) -> Runtime {
     let builder = Builder::new().workers(1).use_caller(true).stack_size(64 << 10);
     // SAFETY: what runs here keeps nothing in thread-locals across a wait.
-    let builder = if light { unsafe { builder.light() } } else { builder };
+    let builder = if light {
+        unsafe { builder.light() }
+    } else {
+        builder
+    };
     builder.build().expect("a runtime")
 }
 
@@ -36,7 +40,9 @@ fn switch(light: bool) -> f64 {
         let yields = || (0..YIELDS).for_each(|_| fibrant::yield_now());
         let start = Instant::now();
         let fibers = [fibrant::spawn(yields), fibrant::spawn(yields)];
-        fibers.into_iter().for_each(|fiber| fiber.join().expect("a fiber"));
+        fibers
+            .into_iter()
+            .for_each(|fiber| fiber.join().expect("a fiber"));
         nanoseconds(start.elapsed(), 2 * YIELDS)
     })
 }
@@ -45,7 +51,8 @@ fn switch(light: bool) -> f64 {
 fn spawn(light: bool) -> f64 {
     const SPAWNS: u32 = 100_000;
     runtime(light).run(|| {
-        let spawns = |count| (0..count).for_each(|_| fibrant::spawn(|| black_box(())).join().expect("a fiber"));
+        let spawns =
+            |count| (0..count).for_each(|_| fibrant::spawn(|| black_box(())).join().expect("a fiber"));
         spawns(1000);
         let start = Instant::now();
         spawns(SPAWNS);
@@ -92,7 +99,10 @@ fn medians(measure: fn(bool) -> f64) -> [f64; 2] {
 fn memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("the kernel tells");
     let kilobytes = |name: &str| {
-        let line = status.lines().find(|line| line.starts_with(name)).expect("a line");
+        let line = status
+            .lines()
+            .find(|line| line.starts_with(name))
+            .expect("a line");
         let number = line.split_whitespace().nth(1).expect("a number");
         number.parse::<usize>().expect("a number")
     };
@@ -104,7 +114,9 @@ fn memory() -> usize {
 fn fresh(light: bool) -> f64 {
     runtime(light).run(|| {
         let before = memory();
-        let fibers: Vec<_> = (0..PARKED).map(|_| fibrant::spawn(fibrant::fiber::park)).collect();
+        let fibers: Vec<_> = (0..PARKED)
+            .map(|_| fibrant::spawn(fibrant::fiber::park))
+            .collect();
         // All have run once they have been passed by.
         fibrant::yield_now();
         let each = (memory() - before) as f64 / PARKED as f64;
@@ -144,7 +156,9 @@ fn after_requests(light: bool) -> f64 {
         }
         let each = (memory() - before) as f64 / REQUESTERS as f64;
         drop(clients);
-        fibers.into_iter().for_each(|fiber| fiber.join().expect("a fiber"));
+        fibers
+            .into_iter()
+            .for_each(|fiber| fiber.join().expect("a fiber"));
         assert_eq!(answered.load(SeqCst), 100 * REQUESTERS);
         each
     })
@@ -158,7 +172,9 @@ fn in_a_process(figure: &str, light: bool) -> f64 {
         .output()
         .expect("a process");
     let text = String::from_utf8(output.stdout).expect("text");
-    text.trim().parse().unwrap_or_else(|_| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)))
+    text.trim()
+        .parse()
+        .unwrap_or_else(|_| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)))
 }
 
 fn main() {
@@ -168,13 +184,23 @@ fn main() {
         return println!("{}", measure(kind == "light"));
     }
     let row = |name: &str, [isolated, light]: [f64; 2], unit: &str| {
-        println!("| {name} | {isolated:.1} {unit} | {light:.1} {unit} | {:+.1} {unit} |", isolated - light);
+        println!(
+            "| {name} | {isolated:.1} {unit} | {light:.1} {unit} | {:+.1} {unit} |",
+            isolated - light
+        );
     };
     println!("| | isolated | light | difference |\n|---|---|---|---|");
     row("switch", medians(switch), "ns");
     row("spawn and join, one by one", medians(spawn), "ns");
     row("spawn and join, 1,000 at once", medians(spawn_batch), "ns");
-    for (name, figure) in [("memory, parked", "fresh"), ("memory, after 100 requests", "requests")] {
-        row(name, [false, true].map(|light| in_a_process(figure, light)), "bytes");
+    for (name, figure) in [
+        ("memory, parked", "fresh"),
+        ("memory, after 100 requests", "requests"),
+    ] {
+        row(
+            name,
+            [false, true].map(|light| in_a_process(figure, light)),
+            "bytes",
+        );
     }
 }

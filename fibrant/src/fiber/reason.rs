@@ -41,11 +41,21 @@ pub enum WaitReason {
         /// For output: there is room to write.
         write: bool,
     },
+    /// It waits for a number in memory to change: for a lock or a channel of std's, most often.
+    Futex {
+        /// Where the number is.
+        address: usize,
+    },
+    /// It waits for a lock of the C library's, or for something like it.
+    Lock {
+        /// Where that is.
+        address: usize,
+    },
 }
 
 impl WaitReason {
     /// How many kinds of reasons there are.
-    pub(crate) const KINDS: usize = 6;
+    pub(crate) const KINDS: usize = 8;
 
     /// The kinds by their numbers, for counters and dumps.
     pub(crate) const NAMES: [&'static str; WaitReason::KINDS] = [
@@ -55,6 +65,8 @@ impl WaitReason {
         "joining",
         "scope",
         "descriptor",
+        "futex",
+        "lock",
     ];
 
     /// The number of its kind.
@@ -76,6 +88,8 @@ impl WaitReason {
                 5,
                 u64::from(fd as u32) | u64::from(read) << 32 | u64::from(write) << 33,
             ),
+            WaitReason::Futex { address } => (6, address as u64),
+            WaitReason::Lock { address } => (7, address as u64),
         }
     }
 
@@ -89,6 +103,12 @@ impl WaitReason {
                 fd: rest as u32 as i32,
                 read: rest & 1 << 32 != 0,
                 write: rest & 1 << 33 != 0,
+            },
+            6 => WaitReason::Futex {
+                address: rest as usize,
+            },
+            7 => WaitReason::Lock {
+                address: rest as usize,
             },
             _ => WaitReason::Suspended,
         }
@@ -107,6 +127,8 @@ impl fmt::Display for WaitReason {
                 };
                 write!(f, "waiting for {what} on descriptor {fd}")
             }
+            WaitReason::Futex { address } => write!(f, "waiting for a change at {address:#x}"),
+            WaitReason::Lock { address } => write!(f, "waiting for the lock at {address:#x}"),
             WaitReason::Scope => f.write_str("waiting for the fibers of its scope"),
             simple => f.write_str(WaitReason::NAMES[usize::from(simple.kind())]),
         }
@@ -162,6 +184,8 @@ mod tests {
                 read: true,
                 write: false,
             },
+            WaitReason::Futex { address: usize::MAX },
+            WaitReason::Lock { address: 64 },
         ] {
             let atomic = AtomicReason::new();
             atomic.set(reason);

@@ -54,7 +54,7 @@ pub(crate) use desk::Desk;
 pub(crate) use driver::{Driver, Timed};
 pub(crate) use group::{Group, Locals};
 pub(crate) use lock::{Guard, Lock};
-pub(crate) use scheduled::{Making, Scheduled};
+pub(crate) use scheduled::{InTable, Making, Scheduled};
 pub(crate) use scope::ScopeData;
 pub(crate) use turn::{WaitEnd, Waiting};
 pub(crate) use worker::Worker;

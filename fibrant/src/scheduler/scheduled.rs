@@ -14,7 +14,7 @@
 //! | `next`, `stamp` | whoever has claimed the fiber's wait, then its worker: it is in one queue at a time |
 //! | `station` | whoever holds the lock of the owner's roster |
 //! | `owner` | written under that lock or by the fiber's own thread, read by anyone |
-//! | `context`, `thread_pointer`, `group`, `deadline`, `deferrals`, `is_unhooked`, `heard` | the thread that the fiber runs on |
+//! | `context`, `thread_pointer`, `group`, `deadline`, `deferrals`, `is_unhooked`, `heard`, `in_table`, `row` | the thread that the fiber runs on |
 //! | `completion` | see [`completion`](super::completion) |
 //! | the stage | before the start and while it runs: its worker; afterwards whoever `completion` says |
 //!
@@ -74,6 +74,10 @@ pub(crate) struct Scheduled {
     pub(super) deferrals: Cell<u16>,
     /// Whether it does not want its blocking calls to be hooked.
     pub(super) is_unhooked: Cell<bool>,
+    /// What is to be told if it never goes on: it waits in the wait table.
+    pub(crate) in_table: Cell<Option<InTable>>,
+    /// Which address it has waited for last, and how often in a row.
+    pub(crate) row: Cell<(usize, u32)>,
     /// What a hooked call has been told of: a cancel, once; or that the time of a [`timeout`](crate::timeout) is up, once in each.
     pub(super) heard: Cell<Option<Interruption>>,
     /// The hooked call that it waits in, if it does.
@@ -82,6 +86,15 @@ pub(crate) struct Scheduled {
     pub(super) completion: Completion,
     /// The scope that it was spawned in, until it ends.
     pub(super) scope: Option<Arc<ScopeData>>,
+}
+
+/// A function to be called if a fiber that waits is abandoned, and what it is called with.
+#[derive(Clone, Copy)]
+pub(crate) struct InTable {
+    /// # Safety
+    /// Called with `wait`, once, on the fiber's worker, after which the fiber never goes on.
+    pub(crate) give_up: unsafe fn(wait: NonNull<()>),
+    pub(crate) wait: NonNull<()>,
 }
 
 /// What can be done with the rest of a job's memory without knowing its types.
@@ -169,6 +182,8 @@ impl Scheduled {
                 deadline: Cell::new(u64::MAX),
                 deferrals: Cell::new(0),
                 is_unhooked: Cell::new(false),
+                in_table: Cell::new(None),
+                row: Cell::new((0, 0)),
                 heard: Cell::new(None),
                 call: AtomicPtr::new(ptr::null_mut()),
                 completion: Completion::new(),

@@ -160,7 +160,7 @@ impl Worker {
 
     /// Lets everyone else who can run have a turn first.
     #[inline]
-    pub(super) fn yield_now(&self) {
+    pub(crate) fn yield_now(&self) {
         let fiber = NonNull::from(self.fiber().expect("what yields here is a fiber"));
         self.thread().set_scheduling(true);
         // SAFETY: it runs, so it is this worker's and in no queue.
@@ -364,8 +364,11 @@ impl Worker {
         // SAFETY: a fiber ends once; the caller holds the scheduler's reference.
         let owner = unsafe { fiber.completion.complete() };
         if owner == ResultOwner::Completer {
+            // What is dropped is the user's.
+            self.thread().set_scheduling(false);
             // SAFETY: the result is in place and nobody else's.
             unsafe { fiber.drop_result() };
+            self.thread().set_scheduling(true);
         }
         if let Some(scope) = &fiber.scope {
             scope.note_ended();

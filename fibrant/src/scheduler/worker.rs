@@ -529,6 +529,10 @@ impl Worker {
             } else {
                 Thread::with(|thread| thread.counters.fibers_ended.increment());
             }
+            if let Some(table) = scheduled.in_table.take() {
+                // SAFETY: the fiber waits there, and never goes on.
+                unsafe { (table.give_up)(table.wait) };
+            }
             // SAFETY: it has not started or never goes on, so nobody else touches what it runs or returns; whoever joins it gets
             // this. It completes once: a fiber that never goes on does not.
             unsafe {

@@ -1,0 +1,528 @@
+//! Waiting in user space: fibers, and threads among them, wait for an address, and others wake them.
+//!
+//! The hooks of futexes and of the C library's locks come here. A fiber waits by way of its worker; a thread waits in the kernel, for
+//! a number in its own frame. Both stand in one [`table`], first in, first out. The scheduler tells it when fibers that wait are
+//! abandoned. Nothing here is interrupted when a fiber is cancelled: a lock is not such a place.
+//!
+//! # Who has waited in vain
+//!
+//! A lock that is let go may be taken by whoever comes first, and that is most often the one who let it go: it is on the processor,
+//! while the one that it has woken is yet to get there. Threads are saved from that by preemption, some of the time. Fibers have none,
+//! so there are two rules for those who wake somebody ([`give_way_after`]):
+//!
+//! 1. A fiber that has woken one of its own worker's lets it run at once. (It would have to wait for that until it waits itself.)
+//! 2. Whoever has waited for the same address [`HUNGRY_AFTER`] times in a row, and not woken anybody there in between, as the holder
+//!    of a lock would, is *hungry*: who wakes it gives it a moment. A fiber lets others run, a thread gives up the processor, until
+//!    the hungry one has gone on; for [`MOMENT`] at most, and twice as long each time that it has been in vain again, up to
+//!    [`LONGEST_MOMENT`]. So whoever is overtaken again and again gets there first in the end, and nobody pays for that more than
+//!    once in so many wakes.
+
+pub(crate) mod table;
+
+use crate::clock;
+use crate::fiber::{Outcome, Task, WaitNumber, WaitReason};
+use crate::primitives::yield_thread;
+use crate::scheduler::{Desk, InTable, WaitEnd, Waiting, Worker};
+use crate::sys::{self, PerProcess};
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*, fence};
+use table::{Claimed, Sleeper, Table, Waiter};
+
+pub(crate) use table::{Key, Space};
+
+/// How many buckets there are.
+const BUCKETS: usize = 512;
+
+/// After how many waits in a row somebody is given a moment.
+const HUNGRY_AFTER: u32 = 32;
+
+/// How long a hungry one is waited for, at first and at most: nanoseconds.
+const MOMENT: u64 = 200_000;
+const LONGEST_MOMENT: u64 = 3_200_000;
+
+/// For whoever wants all wakes of an address.
+pub(crate) const ALL_BITS: u32 = !0;
+
+/// The table, and how often hungry ones have gone on.
+static TABLE: PerProcess<Table<Anyone>> = PerProcess::new(|| Table::new(BUCKETS));
+
+/// How often a hungry one has gone on, by address: who gives somebody a moment sees by it when that is over.
+static SERVED: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
+
+/// Hungry threads that wait in the kernel, by address: those who wake there cannot see whom.
+static HUNGRY_THREADS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
+
+fn slot(address: usize) -> usize {
+    (address >> 2).wrapping_mul(0x9E37_79B9) >> 12 & 63
+}
+
+/// Who waits.
+#[derive(Clone, Copy)]
+pub(crate) enum Who<'a> {
+    /// The fiber that runs on this worker.
+    Fiber(&'a Worker),
+    /// The calling thread. It blocks.
+    Thread,
+}
+
+/// How a wait has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Somebody has woken it, and counts on that.
+    Woken,
+    /// The deadline came first.
+    TimedOut,
+    /// There was no reason to wait any more.
+    Unexpected,
+}
+
+/// One of the things that a fiber waits for.
+pub(crate) struct Target<'a> {
+    pub(crate) key: Key,
+    /// Only wakes with one of these bits end the wait.
+    pub(crate) bits: u32,
+    /// Whether there is still a reason to wait. It is called under a lock: it only looks.
+    pub(crate) still: &'a dyn Fn() -> bool,
+}
+
+/// What a wake has come to. Hand it to [`give_way_after`], when nothing is held any more that others need.
+#[derive(Clone, Copy, Debug, Default)]
+#[must_use]
+pub(crate) struct Woken {
+    /// How many were woken.
+    pub(crate) count: usize,
+    /// Whether a fiber of the caller's own worker is among them.
+    pub(crate) is_local: bool,
+    /// If one of them is hungry: the address, how long it may be waited for, and how often hungry ones had gone on there.
+    hungry: Option<(usize, u64, usize)>,
+}
+
+/// Waits for `key` to be woken, at most until the deadline, in nanoseconds of the monotonic clock; not at all, if `still` says that
+/// there is no reason to. It is called at the beginning, and then under the table's lock: it only looks.
+pub(crate) fn wait(who: Who<'_>, key: Key, bits: u32, deadline: u64, still: impl Fn() -> bool) -> End {
+    if !still() {
+        return End::Unexpected;
+    }
+    match who {
+        Who::Fiber(worker) => {
+            let target = Target {
+                key,
+                bits,
+                still: &still,
+            };
+            wait_for_any(worker, &[target], deadline).0
+        }
+        Who::Thread => wait_on_thread(key, bits, deadline, still),
+    }
+}
+
+/// Makes the fiber that runs on this worker wait for several things. Also gives the place in the list of the one that was woken, or
+/// that there was no reason to wait for.
+pub(crate) fn wait_for_any(worker: &Worker, targets: &[Target<'_>], deadline: u64) -> (End, usize) {
+    let fiber = worker.fiber().expect("what waits here is a fiber");
+    let task = NonNull::from(&fiber.task);
+    let hunger = match targets {
+        [one] => Hunger::of_row(&fiber.row, one.key.address),
+        _ => Hunger(0),
+    };
+    let waiter = |target: &Target<'_>| {
+        let sleeper = Anyone::Fiber {
+            task,
+            number: Cell::new(None),
+            desk: worker.desk,
+            hunger,
+        };
+        Waiter::new(sleeper, target.key, target.bits)
+    };
+    match targets {
+        // Most often: no allocation.
+        [one] => wait_in(worker, &[waiter(one)], targets, deadline),
+        several => wait_in(
+            worker,
+            &several.iter().map(waiter).collect::<Box<[_]>>(),
+            targets,
+            deadline,
+        ),
+    }
+}
+
+fn wait_in(
+    worker: &Worker,
+    waiters: &[Waiter<Anyone>],
+    targets: &[Target<'_>],
+    deadline: u64,
+) -> (End, usize) {
+    let fiber = worker.fiber().expect("what waits here is a fiber");
+    let table = TABLE.get();
+    let key = targets
+        .first()
+        .map_or(Key::new(Space::Futex, 0), |first| first.key);
+    let reason = match key.space {
+        Space::Futex => WaitReason::Futex { address: key.address },
+        _ => WaitReason::Lock { address: key.address },
+    };
+    let waiting = Waiting {
+        reason,
+        park: false,
+        interruptible: false,
+        deadline,
+    };
+    let place = Place { waiters };
+    let unexpected = Cell::new(None);
+    fiber.in_table.set(Some(InTable {
+        give_up: Place::give_up,
+        wait: NonNull::from(&place).cast(),
+    }));
+    let end = worker.wait(waiting, |task, number| {
+        for (index, (waiter, target)) in waiters.iter().zip(targets).enumerate() {
+            if let Anyone::Fiber { number: place, .. } = &waiter.sleeper {
+                place.set(Some(number));
+            }
+            // SAFETY: they are this frame's, and are removed below before it ends, or claimed.
+            if !unsafe { table.enter(waiter, target.still) } {
+                unexpected.set(Some(index));
+                // The wait ends before it has really begun.
+                if task.wait.claim(number, Outcome::Woken) {
+                    // SAFETY: it was just claimed.
+                    unsafe { task.wake() };
+                }
+                break;
+            }
+        }
+    });
+    fiber.in_table.set(None);
+    for waiter in waiters {
+        table.remove(waiter);
+        if let Anyone::Fiber { hunger, .. } = &waiter.sleeper {
+            hunger.note_served(targets[0].key.address);
+        }
+    }
+    // Whoever was taken was claimed by a waker, who counts on it.
+    if let Some(index) = waiters.iter().position(Waiter::was_taken) {
+        return (End::Woken, index);
+    }
+    match (end, unexpected.get()) {
+        (_, Some(index)) => (End::Unexpected, index),
+        (WaitEnd::TimedOut, None) => (End::TimedOut, 0),
+        // Nobody else can end it.
+        (_, None) => (End::Woken, 0),
+    }
+}
+
+/// Blocks the calling thread.
+fn wait_on_thread(key: Key, bits: u32, deadline: u64, still: impl Fn() -> bool) -> End {
+    let hunger = ROW.with(|row| Hunger::of_row(row, key.address));
+    let waiter = Waiter::new(
+        Anyone::Thread {
+            state: AtomicU32::new(WAITING),
+            hunger,
+        },
+        key,
+        bits,
+    );
+    let Anyone::Thread { state, .. } = &waiter.sleeper else {
+        unreachable!("it was just made");
+    };
+    let table = TABLE.get();
+    // SAFETY: it stays here until it was woken, or is removed below.
+    if !unsafe { table.enter(&waiter, still) } {
+        return End::Unexpected;
+    }
+    let end = loop {
+        match state.load(Acquire) {
+            WOKEN => break End::Woken,
+            CLAIMED => yield_thread(), // its waker is about to be done with it
+            _ if deadline != clock::NEVER && clock::now() >= deadline => {
+                if state.compare_exchange(WAITING, GONE, AcqRel, Acquire).is_ok() {
+                    table.remove(&waiter);
+                    break End::TimedOut;
+                }
+            }
+            _ => sys::block_while(state, WAITING, deadline),
+        }
+    };
+    hunger.note_served(key.address);
+    end
+}
+
+/// Whether somebody may be waiting. The caller has changed what they wait for.
+#[inline]
+pub(crate) fn may_have_waiters(key: Key) -> bool {
+    fence(SeqCst);
+    TABLE.existing().is_some_and(|table| table.may_have(key))
+}
+
+/// Wakes up to so many of those who wait for `key` with one of these bits, the one that has waited longest first.
+#[inline]
+pub(crate) fn wake(key: Key, most: usize, bits: u32) -> Woken {
+    fence(SeqCst);
+    match TABLE.existing() {
+        Some(table) if table.may_have(key) => wake_claimed(key.address, table.claim(key, most, bits)),
+        _ => Woken::default(),
+    }
+}
+
+/// Wakes all who wait for `key`.
+#[allow(dead_code)]
+pub(crate) fn wake_all(key: Key) -> Woken {
+    wake(key, usize::MAX, ALL_BITS)
+}
+
+/// Wakes up to `wake` of those who wait for `from`, and lets up to `most` others wait for `to` instead: gives the wakes, and how many
+/// were moved. `None`, if `check` says no, which is called under the table's locks and only looks.
+pub(crate) fn requeue(
+    from: Key,
+    to: Key,
+    wake: usize,
+    most: usize,
+    check: impl FnOnce() -> bool,
+) -> Option<(Woken, usize)> {
+    fence(SeqCst);
+    let Some(table) = TABLE.existing() else {
+        return check().then_some((Woken::default(), 0));
+    };
+    let (claimed, moved) = table.requeue(from, to, wake, most, check)?;
+    Some((wake_claimed(from.address, claimed), moved))
+}
+
+#[cold]
+fn wake_claimed(address: usize, claimed: Claimed<Anyone>) -> Woken {
+    let desk = Worker::current().map_or(ptr::null(), |worker| ptr::from_ref(worker.desk));
+    let mut woken = Woken {
+        count: claimed.count,
+        ..Woken::default()
+    };
+    claimed.wake(|anyone| {
+        // SAFETY: it was claimed and is in place until it is woken.
+        let (hunger, of) = match unsafe { anyone.as_ref() } {
+            Anyone::Fiber { hunger, desk, .. } => (*hunger, ptr::from_ref(*desk)),
+            Anyone::Thread { hunger, .. } => (*hunger, ptr::null()),
+        };
+        woken.is_local |= !of.is_null() && ptr::eq(of, desk);
+        if let Some(moment) = hunger.moment() {
+            woken.note_hungry(address, moment);
+        }
+        // SAFETY: it was claimed, and this is called once.
+        unsafe { Anyone::wake(anyone) };
+    });
+    woken
+}
+
+impl Woken {
+    /// Adds what another wake has come to.
+    pub(crate) fn and(self, other: Woken) -> Woken {
+        Woken {
+            count: self.count + other.count,
+            is_local: self.is_local || other.is_local,
+            hungry: self.hungry.or(other.hungry),
+        }
+    }
+
+    /// Notes that somebody who is about to be woken is to be given a moment.
+    fn note_hungry(&mut self, address: usize, moment: u64) {
+        let served = SERVED[slot(address)].load(Relaxed);
+        self.hungry.get_or_insert((address, moment, served));
+    }
+}
+
+/// Lets those run who were woken, if they need it: see the head of this file. The caller is about to return to the user's code.
+#[inline]
+pub(crate) fn give_way_after(woken: Woken) {
+    if woken.is_local || woken.hungry.is_some() {
+        give_way(woken);
+    }
+}
+
+#[cold]
+fn give_way(woken: Woken) {
+    let worker = Worker::of_hooked_fiber();
+    let let_run = || match worker {
+        Some(worker) => worker.yield_now(),
+        None => yield_thread(),
+    };
+    if worker.is_some() && woken.is_local {
+        let_run();
+    }
+    let Some((address, moment, served)) = woken.hungry else {
+        return;
+    };
+    if worker.is_none() && Worker::current().is_some() {
+        return; // the runtime's own code, or a signal handler's
+    }
+    let until = clock::now() + moment;
+    while SERVED[slot(address)].load(Relaxed) == served && clock::now() < until {
+        let_run();
+    }
+}
+
+thread_local! {
+    /// Which address this thread has waited for last, and how often in a row.
+    static ROW: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// How often in a row somebody has waited for the same address.
+#[derive(Clone, Copy, Debug)]
+struct Hunger(u32);
+
+impl Hunger {
+    /// Notes one more wait for this address.
+    fn of_row(row: &Cell<(usize, u32)>, address: usize) -> Hunger {
+        let (last, times) = row.get();
+        let times = if last == address {
+            times.saturating_add(1)
+        } else {
+            1
+        };
+        row.set((address, times));
+        Hunger(times)
+    }
+
+    /// How long whoever wakes this one is to wait for it, if at all.
+    fn moment(self) -> Option<u64> {
+        let rounds = self.0 / HUNGRY_AFTER;
+        let is_hungry = rounds > 0 && self.0.is_multiple_of(HUNGRY_AFTER);
+        is_hungry.then(|| LONGEST_MOMENT.min(MOMENT << (rounds - 1).min(8)))
+    }
+
+    /// The one that was hungry goes on.
+    fn note_served(self, address: usize) {
+        if self.moment().is_some() {
+            SERVED[slot(address)].fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// Notes that the caller has got what it waited for at this address, or wakes others there: it has not waited in vain.
+#[inline]
+pub(crate) fn note_fed(worker: Option<&Worker>, address: usize) {
+    let clear = |row: &Cell<(usize, u32)>| {
+        if row.get().0 == address {
+            row.set((0, 0));
+        }
+    };
+    match worker.and_then(Worker::fiber) {
+        Some(fiber) => clear(&fiber.row),
+        None => ROW.with(clear),
+    }
+}
+
+/// Calls `block`, in which the calling thread waits for this address in the kernel, so that those who wake it there know when it is
+/// hungry.
+pub(crate) fn in_kernel<R>(address: usize, block: impl FnOnce() -> R) -> R {
+    let hunger = ROW.with(|row| Hunger::of_row(row, address));
+    if hunger.moment().is_none() {
+        return block();
+    }
+    let threads = &HUNGRY_THREADS[slot(address)];
+    threads.fetch_add(1, Relaxed);
+    let result = block();
+    threads.fetch_sub(1, Relaxed);
+    hunger.note_served(address);
+    result
+}
+
+/// Calls `wake`, which wakes so many threads that wait for this address in the kernel.
+pub(crate) fn wake_in_kernel(address: usize, wake: impl FnOnce() -> isize) -> (isize, Woken) {
+    let mut woken = Woken::default();
+    if HUNGRY_THREADS[slot(address)].load(Relaxed) > 0 {
+        woken.note_hungry(address, MOMENT);
+    }
+    let result = wake();
+    if result <= 0 {
+        woken.hungry = None;
+    }
+    woken.count = result.max(0) as usize;
+    (result, woken)
+}
+
+// The states of a thread that waits.
+const WAITING: u32 = 0;
+/// Somebody has claimed it, and still uses what is in its frame.
+const CLAIMED: u32 = 1;
+/// It may go on.
+const WOKEN: u32 = 2;
+/// Its deadline came first.
+const GONE: u32 = 3;
+
+/// A fiber or a thread that waits.
+enum Anyone {
+    Fiber {
+        task: NonNull<Task>,
+        /// Which of its waits this is. Set before it enters the table.
+        number: Cell<Option<WaitNumber>>,
+        desk: &'static Desk,
+        hunger: Hunger,
+    },
+    Thread {
+        state: AtomicU32,
+        hunger: Hunger,
+    },
+}
+
+// SAFETY: a task's wait may be claimed and the task be woken from anywhere; its number is set before others can see it.
+unsafe impl Sync for Anyone {}
+
+impl Sleeper for Anyone {
+    fn claim(&self) -> bool {
+        match self {
+            Anyone::Fiber { task, number, .. } => {
+                let number = number.get().expect("who is in the table waits");
+                // SAFETY: a fiber that waits has not ended.
+                unsafe { task.as_ref() }.wait.claim(number, Outcome::Woken)
+            }
+            Anyone::Thread { state, .. } => state.compare_exchange(WAITING, CLAIMED, AcqRel, Relaxed).is_ok(),
+        }
+    }
+}
+
+impl Anyone {
+    /// Lets it go on. It may be gone when this returns.
+    ///
+    /// # Safety
+    /// The caller has claimed it, and calls this once.
+    unsafe fn wake(anyone: NonNull<Anyone>) {
+        // SAFETY: it was claimed, so it stays until the step that lets it go on, which is the last one that uses it.
+        match unsafe { anyone.as_ref() } {
+            // SAFETY: as above.
+            Anyone::Fiber { task, .. } => unsafe { task.as_ref().wake() },
+            Anyone::Thread { state, .. } => {
+                let place = ptr::from_ref(state);
+                state.store(WOKEN, Release);
+                sys::unblock(place);
+            }
+        }
+    }
+}
+
+/// Where a fiber waits.
+struct Place<'a> {
+    waiters: &'a [Waiter<Anyone>],
+}
+
+impl Place<'_> {
+    /// The fiber that waits here never goes on: nobody is to count on it. If somebody has woken it already, another one is woken
+    /// instead.
+    ///
+    /// # Safety
+    /// See [`InTable`].
+    unsafe fn give_up(place: NonNull<()>) {
+        // SAFETY: it is what `wait_in` has noted, in the frame of a fiber that never goes on, so that it stays.
+        let place = unsafe { place.cast::<Place<'_>>().as_ref() };
+        for waiter in place.waiters {
+            if let Anyone::Fiber { task, number, .. } = &waiter.sleeper
+                && let Some(number) = number.get()
+            {
+                // SAFETY: abandoned, but not ended.
+                unsafe { task.as_ref() }.wait.claim(number, Outcome::Closed);
+            }
+            TABLE.get().remove(waiter);
+            if waiter.was_taken() {
+                let key = waiter.key();
+                if wake(key, 1, waiter.bits).count == 0 && key.space == Space::Futex {
+                    sys::unblock(key.address as *const AtomicU32);
+                }
+            }
+        }
+    }
+}
