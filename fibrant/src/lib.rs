@@ -16,7 +16,6 @@ mod context;
 mod env;
 mod primitives;
 mod scheduler;
-#[allow(dead_code)] // the hooks of locks come to it next
 mod sync;
 mod sys;
 

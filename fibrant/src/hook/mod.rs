@@ -29,7 +29,8 @@
 // Inside: `table` has every name once; `real` finds the functions behind them; `retry` is the one loop that waits; the others
 // emulate: `transfer` (bytes), `batch` (several messages), `copy` (from one descriptor to another), `connection` (with `ring`, which
 // accepts without blocking), `readiness`, `descriptor` (who closes tells those who wait), `time`, `file`, `names`, `child`, `signal`
-// (which also knows whether a handler runs), `thread` (what takes a fiber for a thread). The module calls `io` and `scheduler` to wait, and `sys` for the kernel.
+// (which also knows whether a handler runs), `thread` (what takes a fiber for a thread), `raw` (calls by number), `futex`. The module
+// calls `io`, `sync` and `scheduler` to wait, and `sys` for the kernel.
 
 mod batch;
 mod child;
@@ -37,7 +38,9 @@ mod connection;
 mod copy;
 mod descriptor;
 mod file;
+mod futex;
 mod names;
+mod raw;
 mod readiness;
 mod real;
 mod retry;

@@ -10,14 +10,16 @@
 
 use super::real::Real;
 use super::retry::{Answer, Caller};
-use super::{batch, child, connection, copy, descriptor, file, names, readiness, signal, time, transfer};
+use super::{
+    batch, child, connection, copy, descriptor, file, names, raw, readiness, signal, time, transfer,
+};
 use crate::scheduler::Worker;
 use crate::stats;
 use crate::sys::syscall;
 use libc::{
-    FILE, addrinfo, c_char, c_int, c_uint, c_ulong, c_void, clockid_t, epoll_event, fd_set, hostent, id_t,
-    idtype_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd, pthread_t, rusage, sighandler_t,
-    siginfo_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    FILE, addrinfo, c_char, c_int, c_long, c_uint, c_ulong, c_void, clockid_t, epoll_event, fd_set, hostent,
+    id_t, idtype_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd, pthread_t, rusage,
+    sighandler_t, siginfo_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 use std::ffi::CStr;
 
@@ -302,6 +304,9 @@ hooks! {
     fiber fsync (fd: c_int) -> c_int => file::fsync, syscall!(SYS_fsync, fd);
     fiber fdatasync (fd: c_int) -> c_int => file::fdatasync, syscall!(SYS_fdatasync, fd);
     fiber flock (fd: c_int, operation: c_int) -> c_int => file::flock, syscall!(SYS_flock, fd, operation);
+
+    // By number. The arguments that were not given are looked at by nobody.
+    everyone syscall (number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long => raw::syscall, ();
 
     // Descriptors.
     everyone close (fd: c_int) -> c_int as __close => descriptor::close, ();

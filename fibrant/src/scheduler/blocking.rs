@@ -85,6 +85,43 @@ pub(crate) unsafe fn submit(task: TaskRef, crew: Option<Arc<Crew>>) -> io::Resul
 /// # Safety
 /// What `f` uses may be used on another thread, as long as the fiber waits.
 pub(crate) unsafe fn offload<T>(worker: &Worker, f: impl FnOnce() -> T) -> io::Result<T> {
+    // SAFETY: the caller's promise; the task is new.
+    unsafe { offload_by(worker, f, |task, crew| submit(task, crew)) }
+}
+
+/// The same, on a thread of its own: for what may wait for a fiber that needs a thread of the pool.
+///
+/// # Safety
+/// As `offload`.
+pub(crate) unsafe fn offload_alone<T>(worker: &Worker, f: impl FnOnce() -> T) -> io::Result<T> {
+    let begin = |task, crew: Option<Arc<Crew>>| {
+        let job = Job { task, crew };
+        if let Some(crew) = &job.crew {
+            crew.note_offloaded();
+        }
+        let crew = job.crew.clone();
+        let thread = thread::Builder::new().name("fibrant-waiting".to_owned());
+        match thread.spawn(move || run(job)) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                if let Some(crew) = crew {
+                    crew.note_offload_ended();
+                }
+                Err(error)
+            }
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { offload_by(worker, f, begin) }
+}
+
+/// # Safety
+/// As `offload`; `begin` takes the scheduler's reference.
+unsafe fn offload_by<T>(
+    worker: &Worker,
+    f: impl FnOnce() -> T,
+    begin: impl FnOnce(TaskRef, Option<Arc<Crew>>) -> io::Result<()>,
+) -> io::Result<T> {
     // The wait must come to its end: `f` borrows.
     let _guard = defer_cancel();
     let making = Making {
@@ -98,8 +135,9 @@ pub(crate) unsafe fn offload<T>(worker: &Worker, f: impl FnOnce() -> T) -> io::R
     };
     // SAFETY: this waits for its end; the rest is the caller's promise.
     let (job, task) = unsafe { Scheduled::make(making, f) };
-    // SAFETY: it is new, and the scheduler's reference goes to the pool.
-    unsafe { submit(TaskRef::from_raw(job.cast()), Some(Arc::clone(&worker.crew)))? };
+    // SAFETY: it is new, and this is the scheduler's reference.
+    let reference = unsafe { TaskRef::from_raw(job.cast()) };
+    begin(reference, Some(Arc::clone(&worker.crew)))?;
     // SAFETY: its only join handle, of the right type.
     let handle = unsafe { JoinHandle::new(task) };
     Ok(handle

@@ -46,7 +46,7 @@ pub use cancel::{Cancelled, DeferCancel, Elapsed, defer_cancel, timeout};
 pub use dump::{Dump, FiberDump, WorkerDump};
 pub use join::JoinHandle;
 
-pub(crate) use blocking::{offload, submit};
+pub(crate) use blocking::{offload, offload_alone, submit};
 pub(crate) use caller::Caller;
 pub(crate) use cancel::Interruption;
 pub(crate) use crew::{Crew, FOREIGN, Phase};

@@ -50,8 +50,12 @@ static TABLE: PerProcess<Table<Anyone>> = PerProcess::new(|| Table::new(BUCKETS)
 /// How often a hungry one has gone on, by address: who gives somebody a moment sees by it when that is over.
 static SERVED: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
-/// Hungry threads that wait in the kernel, by address: those who wake there cannot see whom.
+/// Threads that wait in the kernel, and the hungry ones among them, by address: those who wake there cannot see whom.
+static THREADS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 static HUNGRY_THREADS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
+
+/// How often it was asked whose turn it is, by address.
+static TURNS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 
 fn slot(address: usize) -> usize {
     (address >> 2).wrapping_mul(0x9E37_79B9) >> 12 & 63
@@ -63,6 +67,7 @@ pub(crate) enum Who<'a> {
     /// The fiber that runs on this worker.
     Fiber(&'a Worker),
     /// The calling thread. It blocks.
+    #[allow(dead_code)] // for locks of the C library's, where threads and fibers stand in one queue
     Thread,
 }
 
@@ -411,15 +416,24 @@ pub(crate) fn note_fed(worker: Option<&Worker>, address: usize) {
 /// hungry.
 pub(crate) fn in_kernel<R>(address: usize, block: impl FnOnce() -> R) -> R {
     let hunger = ROW.with(|row| Hunger::of_row(row, address));
-    if hunger.moment().is_none() {
-        return block();
-    }
-    let threads = &HUNGRY_THREADS[slot(address)];
-    threads.fetch_add(1, Relaxed);
+    let slot = slot(address);
+    let hungry = u32::from(hunger.moment().is_some());
+    THREADS[slot].fetch_add(1, Relaxed);
+    HUNGRY_THREADS[slot].fetch_add(hungry, Relaxed);
     let result = block();
-    threads.fetch_sub(1, Relaxed);
+    HUNGRY_THREADS[slot].fetch_sub(hungry, Relaxed);
+    THREADS[slot].fetch_sub(1, Relaxed);
     hunger.note_served(address);
     result
+}
+
+/// Whether threads that wait for this address in the kernel are to be woken before fibers that wait for it: every other time, if there
+/// are any; and now and then in any case, as there may be some that nobody knows of.
+pub(crate) fn is_threads_turn(address: usize) -> bool {
+    let slot = slot(address);
+    let turn = TURNS[slot].fetch_add(1, Relaxed);
+    let interval = if THREADS[slot].load(Relaxed) > 0 { 2 } else { 16 };
+    turn % interval == 1
 }
 
 /// Calls `wake`, which wakes so many threads that wait for this address in the kernel.
