@@ -23,12 +23,16 @@ use crate::sync::{self, End, Key, Space, Target, Who, Woken};
 use crate::sys::{self, syscall};
 use libc::{c_int, clockid_t, timespec};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::thread;
 
 /// What a private futex of 32 bits is called by the calls of the second kind.
 const PRIVATE_32: usize = (0x02 | libc::FUTEX_PRIVATE_FLAG) as usize;
 
 /// How long a fiber waits for a time of a clock that can be set before the clock is looked at again: nanoseconds.
 const LOOK_AT_CLOCK_AFTER: u64 = 1_000_000_000;
+
+/// How long a fiber that panics blocks its worker before it waits as others do: nanoseconds.
+const PANIC_PATIENCE: u64 = 20_000_000;
 
 /// What a call that waits for several takes.
 #[repr(C)]
@@ -241,6 +245,23 @@ unsafe fn wait_for_one(arguments: [usize; 6], is_private: bool) -> Answer {
     // SAFETY: null or a time, as the caller promises.
     let (until, is_final) = unsafe { deadline(time as *const timespec, takes_bits, clock)? };
     let value = value as u32;
+    if thread::panicking() {
+        // Perhaps it is about to print its message, and another one has the output. If it waited as others do, another fiber could
+        // panic on this thread meanwhile, and std would take that for a panic in the middle of a panic and end the program. So it
+        // has some patience; but not for ever: who has the lock may be a fiber of this worker.
+        let patience = until.min(clock::now() + PANIC_PATIENCE);
+        let patience = timespec {
+            tv_sec: (patience / 1_000_000_000) as i64,
+            tv_nsec: (patience % 1_000_000_000) as i64,
+        };
+        let operation = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;
+        // SAFETY: the caller's arguments, and a local variable.
+        let result = unsafe { syscall!(SYS_futex, address, operation, value, &raw const patience, 0, bits) };
+        match answer(result) {
+            Err(libc::ETIMEDOUT) => {}
+            result => return result,
+        }
+    }
     look(address, value)?;
     // SAFETY: the kernel has found a number there.
     let still = || unsafe { number(address) }.load(SeqCst) == value;

@@ -341,6 +341,9 @@ pub(crate) fn give_way_after(woken: Woken) {
 
 #[cold]
 fn give_way(woken: Woken) {
+    if std::thread::panicking() {
+        return; // perhaps in the middle of the message, where no other fiber of the thread may panic
+    }
     let worker = Worker::of_hooked_fiber();
     let let_run = || match worker {
         Some(worker) => worker.yield_now(),
