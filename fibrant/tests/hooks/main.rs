@@ -14,6 +14,7 @@ mod batches;
 mod blocking;
 mod calls;
 mod connections;
+mod futexes;
 mod handlers;
 mod identity;
 mod other;
@@ -23,7 +24,7 @@ mod transfers;
 mod waits;
 
 /// The points of the contract.
-const POINTS: std::ops::RangeInclusive<u32> = 1..=28;
+const POINTS: std::ops::RangeInclusive<u32> = 1..=29;
 
 /// How many bodies a point needs.
 const ENOUGH: usize = 3;
@@ -32,7 +33,7 @@ const ENOUGH: usize = 3;
 const LEAST: usize = 200;
 
 /// The files, each with its points and its bodies.
-const PARTS: [(std::ops::RangeInclusive<u32>, &[&str]); 10] = [
+const PARTS: [(std::ops::RangeInclusive<u32>, &[&str]); 11] = [
     (1..=7, identity::BODIES),
     (8..=10, blocking::BODIES),
     (11..=15, transfers::BODIES),
@@ -43,6 +44,7 @@ const PARTS: [(std::ops::RangeInclusive<u32>, &[&str]); 10] = [
     (2..=28, calls::BODIES),
     (26..=26, handlers::BODIES),
     (26..=28, signals::BODIES),
+    (29..=29, futexes::BODIES),
 ];
 
 /// The point that a body's name begins with.

@@ -22,8 +22,10 @@ pub fn ms(milliseconds: u64) -> Duration {
 /// How often fibers of a runtime have waited.
 pub fn waits(runtime: &Handle) -> u64 {
     let stats = runtime.stats();
-    let offloads: u64 = runtime.hook_stats().iter().map(|hook| hook.offloads).sum();
-    stats.descriptor_waits + stats.sleeps + offloads
+    let hooks = runtime.hook_stats();
+    let offloads: u64 = hooks.iter().map(|hook| hook.offloads).sum();
+    let by_number = hooks.iter().find(|hook| hook.name == "syscall");
+    stats.descriptor_waits + stats.sleeps + offloads + by_number.map_or(0, |hook| hook.parks)
 }
 
 /// Something to call on a thread, that returns when who made it waits, be it a fiber or a thread.
