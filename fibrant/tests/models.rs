@@ -15,6 +15,7 @@ use roster::{Member, Roster, Station};
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use table::{Key, Sleeper, Space, Table, Waiter};
 use wait::{NoWait, Outcome, Wait, WaitKind, WaitNumber};
 use waker::Waker;
 
@@ -38,8 +39,16 @@ mod lock;
 #[path = "../src/scheduler/roster.rs"]
 mod roster;
 #[allow(dead_code)]
+#[path = "../src/sync/table.rs"]
+mod table;
+#[allow(dead_code)]
 #[path = "../src/fiber/wait.rs"]
 mod wait;
+
+/// Where `table` looks for the lock.
+mod scheduler {
+    pub(crate) use crate::lock::Lock;
+}
 
 /// What `completion` wakes: a model's fiber, in the way of the library's own `scheduler::waker`.
 mod waker {
@@ -892,5 +901,125 @@ fn the_result_of_a_detached_fiber_has_one_owner() {
         completer.join().unwrap();
         assert_eq!(joined.joiner.wakers_used.load(Relaxed), 0);
         joined.assert_settled();
+    });
+}
+
+// The wait table.
+
+/// A fiber in the table, and which of its waits it is.
+struct InTable(Arc<Fiber>, WaitNumber);
+
+impl Sleeper for InTable {
+    fn claim(&self) -> bool {
+        self.0.memory.get();
+        self.0.wait.claim(self.1, Outcome::Woken)
+    }
+}
+
+/// A table, the values that fibers wait for to change, and the keys of those, in different buckets.
+struct Futexes {
+    table: Table<InTable>,
+    values: [AtomicUsize; 2],
+    keys: [Key; 2],
+}
+
+impl Futexes {
+    fn new() -> Arc<Futexes> {
+        let table = Table::new(2);
+        let key = |bucket: usize| {
+            let keys = (1..).map(|index| Key::new(Space::Futex, 4 * index));
+            keys.into_iter().find(|&key| table.place(key) == bucket)
+        };
+        let keys = [key(0), key(1)].map(|key| key.expect("some address falls into each bucket"));
+        let values = [AtomicUsize::new(0), AtomicUsize::new(0)];
+        Arc::new(Futexes { table, values, keys })
+    }
+
+    /// The fiber waits as long as the first value is 0, and leaves the table when it goes on. `meanwhile` is done by its worker.
+    fn wait(&self, fiber: &Arc<Fiber>, meanwhile: impl FnOnce(WaitNumber)) -> Outcome {
+        let number = fiber.begin(UNINTERRUPTED);
+        let waiter = Waiter::new(InTable(Arc::clone(fiber), number), self.keys[0], !0);
+        // SAFETY: it is removed below.
+        if !unsafe { self.table.enter(&waiter, || self.values[0].load(Relaxed) == 0) } {
+            fiber.end_wait(number, Outcome::Closed);
+        }
+        meanwhile(number);
+        let outcome = fiber.leave_until_queued();
+        self.table.remove(&waiter);
+        assert_eq!(waiter.was_taken(), outcome == Outcome::Woken);
+        fiber.free();
+        outcome
+    }
+
+    /// Wakes one, if there is one, by this key. Returns how many there were.
+    fn wake(&self, index: usize) -> usize {
+        loom::sync::atomic::fence(SeqCst);
+        if !self.table.may_have(self.keys[index]) {
+            return 0;
+        }
+        let claimed = self.table.claim(self.keys[index], 1, !0);
+        let count = claimed.count;
+        claimed.wake(|sleeper| {
+            // SAFETY: it was claimed, and its fiber goes on when it is in the queue.
+            let fiber = unsafe { sleeper.as_ref() }.0.clone();
+            fiber.memory.get();
+            fiber.put_into_queue();
+        });
+        count
+    }
+}
+
+#[test]
+fn whoever_waits_sees_the_change_or_is_woken() {
+    in_all_orders(|| {
+        let futexes = Futexes::new();
+        let fiber = Fiber::new();
+        let waker = spawn(&futexes, |futexes| {
+            futexes.values[0].store(1, Relaxed);
+            futexes.wake(0)
+        });
+        let outcome = futexes.wait(&fiber, |_| {});
+        let woken = waker.join().unwrap();
+        assert_eq!(woken == 1, outcome == Outcome::Woken);
+        fiber.assert_not_queued();
+    });
+}
+
+#[test]
+fn a_wake_counts_whom_it_has_woken_and_a_deadline_the_others() {
+    in_orders_with(3, || {
+        let futexes = Futexes::new();
+        let fiber = Fiber::new();
+        let waker = spawn(&futexes, |futexes| futexes.wake(0) + futexes.wake(0));
+        let outcome = futexes.wait(&fiber, |number| {
+            fiber.end_wait(number, Outcome::TimedOut);
+        });
+        let woken = waker.join().unwrap();
+        assert_eq!(woken, usize::from(outcome == Outcome::Woken));
+        fiber.assert_not_queued();
+    });
+}
+
+#[test]
+fn whoever_is_moved_is_woken_there_or_leaves_from_there() {
+    in_orders_with(3, || {
+        let futexes = Futexes::new();
+        let fiber = Fiber::new();
+        let mover = spawn(&futexes, |futexes| {
+            let [from, to] = futexes.keys;
+            let moved = futexes.table.requeue(from, to, 0, 1, || true);
+            (moved.map_or(0, |(_, moved)| moved), futexes.wake(1))
+        });
+        let outcome = futexes.wait(&fiber, |number| {
+            fiber.end_wait(number, Outcome::TimedOut);
+        });
+        let (moved, woken) = mover.join().unwrap();
+        assert!(woken <= moved);
+        assert_eq!(woken, usize::from(outcome == Outcome::Woken));
+        assert!(
+            futexes.keys.iter().all(|&key| !futexes.table.may_have(key)),
+            "somebody is left behind"
+        );
+        fiber.assert_not_queued();
     });
 }
