@@ -5,7 +5,8 @@
 //! - the switch, one file per architecture ([`arch`]), each opening with a diagram of the saved frame;
 //! - the notes that AddressSanitizer needs at every switch ([`sanitizer`]);
 //! - the stacks to switch to ([`stack`]);
-//! - thread-locals of a fiber's own, which a switch can change, too ([`tls`]).
+//! - thread-locals of a fiber's own, which a switch can change, too ([`tls`]);
+//! - what fibers that share thread-locals must not share ([`exceptions`]).
 //!
 //! A [`Context`] is the address of a saved frame. It is *live* from the moment something is saved in it (a switch away,
 //! or [`Context::prepare`]) until something switches to it; it is then *spent*. Every `unsafe fn` here asks for one
@@ -14,6 +15,7 @@
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 mod arch;
+pub(crate) mod exceptions;
 mod sanitizer;
 pub(crate) mod stack;
 pub(crate) mod tls;

@@ -12,7 +12,7 @@
 //! [`table`](super::table) has the other hooks. Calls [`tls`] and the real functions.
 
 use super::real::Real;
-use crate::context::{self, stack, tls};
+use crate::context::{self, exceptions, stack, tls};
 use crate::fiber::Thread;
 use crate::scheduler::Worker;
 use crate::sys::syscall;
@@ -22,7 +22,6 @@ use libc::{
 };
 use libc::{sigval, size_t};
 use std::ptr;
-use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// The thread that the kernel knows: for a fiber's, its worker's.
@@ -198,6 +197,7 @@ pub unsafe extern "C" fn tss_delete(key: pthread_key_t) {
 /// Calls a function that loads or unloads libraries: with the thread's own block, without waits, and with what follows from it.
 fn load<R>(call: impl FnOnce() -> R) -> R {
     let result = without_waits(|| at_home(call));
+    exceptions::look();
     if let Some(update) = tls::note_libraries() {
         stack::update_locals(&update);
     }
@@ -299,39 +299,39 @@ struct Action {
     mask: u64,
 }
 
-/// Prepares the process for isolated fibers. The C library has had to start a thread before: then its handler is in place.
+/// Prepares the process for fibers. The C library's handler is in place once a thread has been started, as for isolated fibers one
+/// has; until then there is nothing to do.
 pub(crate) fn prepare() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let mut action = Action {
-            handler: 0,
-            flags: 0,
-            restorer: 0,
-            mask: 0,
-        };
-        // SAFETY: reads the action, and writes it with another handler, which calls the one that was there.
-        unsafe {
-            let read = syscall!(
-                SYS_rt_sigaction,
-                SIGSETXID,
-                0_usize,
-                &raw mut action,
-                size_of::<u64>()
-            );
-            if read < 0 || action.handler <= libc::SIG_IGN {
-                return;
-            }
-            CHANGE_USER.store(action.handler, Relaxed);
-            action.handler = on_change_of_user as *const () as usize;
-            syscall!(
-                SYS_rt_sigaction,
-                SIGSETXID,
-                &raw const action,
-                0_usize,
-                size_of::<u64>()
-            );
+    exceptions::look();
+    let mut action = Action {
+        handler: 0,
+        flags: 0,
+        restorer: 0,
+        mask: 0,
+    };
+    let own = on_change_of_user as *const () as usize;
+    // SAFETY: reads the action, and writes it with another handler, which calls the one that was there.
+    unsafe {
+        let read = syscall!(
+            SYS_rt_sigaction,
+            SIGSETXID,
+            0_usize,
+            &raw mut action,
+            size_of::<u64>()
+        );
+        if read < 0 || action.handler <= libc::SIG_IGN || action.handler == own {
+            return;
         }
-    });
+        CHANGE_USER.store(action.handler, Relaxed);
+        action.handler = own;
+        syscall!(
+            SYS_rt_sigaction,
+            SIGSETXID,
+            &raw const action,
+            0_usize,
+            size_of::<u64>()
+        );
+    }
 }
 
 /// The C library asks this thread to change its user, and waits until a mark in the thread's own block says that it has.

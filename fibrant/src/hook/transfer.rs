@@ -712,11 +712,16 @@ fn is_stream_or_pipe(fd: RawFd) -> bool {
     socket_option(fd, libc::SO_TYPE).is_none_or(|kind| kind == libc::SOCK_STREAM)
 }
 
+/// Whether it is standard output or error, and the fiber must not wait for it: std's locks for them belong to threads, and would let
+/// another fiber in that shares its thread-locals with this one.
+fn is_locked_output(caller: Caller, fd: RawFd) -> bool {
+    matches!(fd, libc::STDOUT_FILENO | libc::STDERR_FILENO) && !caller.worker.has_own_locals()
+}
+
 /// # Safety
 /// As `write`.
 pub(super) unsafe fn write(caller: Caller, fd: c_int, buffer: *const c_void, length: size_t) -> Answer {
-    let is_output = matches!(fd, libc::STDOUT_FILENO | libc::STDERR_FILENO);
-    if length > 0 && !is_output && io::kind(fd) == Kind::Socket {
+    if length > 0 && !is_locked_output(caller, fd) && io::kind(fd) == Kind::Socket {
         // The same, and over 100 ns faster than a call that knows RWF_NOWAIT.
         // SAFETY: the caller's promise.
         let sent = unsafe { send(caller, fd, buffer, length, 0) };
@@ -755,8 +760,7 @@ unsafe fn write_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) 
             list => syscall!(SYS_writev, fd, list.as_ptr(), list.len()),
         }
     };
-    if matches!(fd, libc::STDOUT_FILENO | libc::STDERR_FILENO) {
-        // std's lock for it is the thread's, and would let a second fiber of this worker in while the first one waits.
+    if is_locked_output(caller, fd) {
         return answer(plainly(list));
     }
     let total = list.iter().map(|buffer| buffer.iov_len).sum::<usize>();

@@ -191,8 +191,8 @@ impl Builder {
         let isolated = !self.light && !cfg!(fibrant_asan);
         if isolated {
             fiber::can_be_isolated()?;
-            hook::prepare();
         }
+        hook::prepare();
         let crew = Arc::new(Crew::new(
             workers,
             self.name.unwrap_or_else(|| "fibrant".to_owned()),

@@ -56,6 +56,12 @@ impl Completion {
         self.state.load(Acquire) >= WAKING
     }
 
+    /// Whether nobody will ever ask for the result, if the fiber has not ended.
+    #[inline]
+    pub(crate) fn is_detached(&self) -> bool {
+        self.state.load(Acquire) == DETACHED
+    }
+
     /// Asks to be woken when the fiber ends; false if it has ended.
     ///
     /// # Safety

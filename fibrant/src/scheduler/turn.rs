@@ -23,6 +23,7 @@ use super::group::{Group, Left};
 use super::scheduled::Scheduled;
 use super::worker::{Pick, Worker};
 use crate::clock;
+use crate::context::exceptions::Exceptions;
 use crate::context::stack::Stack;
 use crate::context::{self, Context, tls};
 use crate::fiber::{Block, NoWait, Outcome, Task, TaskRef, Thread, WaitKind, WaitNumber, WaitReason};
@@ -172,7 +173,13 @@ impl Worker {
     #[inline]
     pub(super) fn give_way(&self) {
         self.thread().set_scheduling(true);
-        self.switch_to_others();
+        if self.has_own_locals() {
+            self.switch_to_others();
+        } else {
+            let exceptions = Exceptions::present();
+            self.switch_to_others();
+            exceptions.put_back();
+        }
         self.thread().set_scheduling(false);
     }
 
@@ -537,6 +544,9 @@ unsafe fn fits(block: NonNull<Block>, left: &Left, next: NonNull<Scheduled>) -> 
 unsafe fn run_one(block: NonNull<Block>) -> Left {
     let worker = Worker::current_after_switch();
     worker.thread().set_scheduling(false);
+    if !worker.has_own_locals() {
+        Exceptions::default().put_back();
+    }
     worker.thread().set_current(Some(block));
     let fiber = worker
         .fiber()
@@ -558,6 +568,11 @@ unsafe fn run_one(block: NonNull<Block>) -> Left {
     }
     // SAFETY: the block is in place.
     unsafe { block.as_ref() }.end_locals();
+    if scheduled.completion.is_detached() {
+        // Nobody wants the result. It is dropped as a thread's is: before its thread-locals.
+        // SAFETY: it is in place, and nobody else's.
+        unsafe { scheduled.drop_result() };
+    }
     // SAFETY: the fiber has nothing more to run.
     let left = unsafe { end_thread_locals(scheduled) };
     // It may have moved to another worker.

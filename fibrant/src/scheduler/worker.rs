@@ -175,6 +175,12 @@ impl Worker {
         })
     }
 
+    /// Whether nobody else uses the thread-locals of the fiber that runs here.
+    pub(crate) fn has_own_locals(&self) -> bool {
+        self.fiber()
+            .is_some_and(|fiber| fiber.is_isolated && fiber.group.get().is_none())
+    }
+
     /// Whether blocking calls of the fiber that runs here are hooked, unless they are hooked nowhere in this runtime; and changes
     /// that.
     pub(crate) fn set_hooked(&self, yes: bool) -> bool {

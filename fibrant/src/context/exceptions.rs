@@ -1,0 +1,59 @@
+//! C++'s exceptions in flight, for fibers that share their thread-locals.
+//!
+//! libstdc++ keeps, per thread, which exceptions are being handled and how many have been thrown. A fiber that waits in a `catch`
+//! block leaves them behind; if another one shares its thread-locals, it would find them. So whoever gives way keeps a copy, and
+//! puts it back when it goes on. An isolated fiber has its own, and none of this.
+//!
+//! [`scheduler`](crate::scheduler) calls it, around its switches.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+/// libstdc++'s function that says where they are; null while it is not loaded.
+static GLOBALS: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// A thread's exceptions in flight: the innermost that is being handled, and how many have been thrown and not caught. The C++ ABI
+/// for this processor says so.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Exceptions {
+    handled: usize,
+    thrown: usize,
+}
+
+/// Looks whether libstdc++ is loaded, when something may have loaded it.
+pub(crate) fn look() {
+    // SAFETY: looks up a name.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__cxa_get_globals".as_ptr()) };
+    GLOBALS.store(found, Relaxed);
+}
+
+/// Where this thread's are, if it can have any.
+#[inline]
+fn place() -> Option<*mut Exceptions> {
+    let function = GLOBALS.load(Relaxed);
+    if function.is_null() {
+        return None;
+    }
+    // SAFETY: the function of that name has no arguments, and gives such an address.
+    Some(unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *mut Exceptions>(function)() })
+}
+
+impl Exceptions {
+    /// This thread's.
+    #[inline]
+    pub(crate) fn present() -> Exceptions {
+        // SAFETY: the calling thread's own.
+        place().map_or_else(Exceptions::default, |place| unsafe { *place })
+    }
+
+    /// Makes them this thread's.
+    #[inline]
+    pub(crate) fn put_back(self) {
+        if let Some(place) = place() {
+            // SAFETY: the calling thread's own.
+            unsafe { *place = self };
+        }
+    }
+}
