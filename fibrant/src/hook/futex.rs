@@ -245,10 +245,10 @@ unsafe fn wait_for_one(arguments: [usize; 6], is_private: bool) -> Answer {
     // SAFETY: null or a time, as the caller promises.
     let (until, is_final) = unsafe { deadline(time as *const timespec, takes_bits, clock)? };
     let value = value as u32;
-    if thread::panicking() {
+    if thread::panicking() && !caller.worker.has_own_locals() {
         // Perhaps it is about to print its message, and another one has the output. If it waited as others do, another fiber could
-        // panic on this thread meanwhile, and std would take that for a panic in the middle of a panic and end the program. So it
-        // has some patience; but not for ever: who has the lock may be a fiber of this worker.
+        // panic with the same thread-locals meanwhile, and std would take that for a panic in the middle of a panic and end the
+        // program. So it has some patience; but not for ever: who has the lock may be a fiber of this worker.
         let patience = until.min(clock::now() + PANIC_PATIENCE);
         let patience = timespec {
             tv_sec: (patience / 1_000_000_000) as i64,

@@ -341,10 +341,10 @@ pub(crate) fn give_way_after(woken: Woken) {
 
 #[cold]
 fn give_way(woken: Woken) {
-    if std::thread::panicking() {
-        return; // perhaps in the middle of the message, where no other fiber of the thread may panic
-    }
     let worker = Worker::of_hooked_fiber();
+    if std::thread::panicking() && !worker.is_some_and(Worker::has_own_locals) {
+        return; // perhaps in the middle of the message, where no other fiber with these thread-locals may panic
+    }
     let let_run = || match worker {
         Some(worker) => worker.yield_now(),
         None => yield_thread(),
