@@ -75,7 +75,7 @@ fn look(address: usize, value: u32) -> Result<(), i32> {
 
 /// # Safety
 /// As the call `futex`.
-#[inline]
+#[inline(always)]
 pub(super) unsafe fn futex(arguments: [usize; 6]) -> Answer {
     let [address, operation, value, time, other, more] = arguments;
     let operation = operation as c_int;
@@ -114,7 +114,7 @@ pub(super) unsafe fn futex(arguments: [usize; 6]) -> Answer {
 ///
 /// # Safety
 /// As the call.
-#[inline]
+#[inline(always)]
 unsafe fn wake_up(address: usize, count: c_int, bits: u32, arguments: [usize; 6]) -> Answer {
     // The kernel wakes one if it is asked for none.
     let most = count.max(1) as usize;
@@ -127,7 +127,7 @@ unsafe fn wake_up(address: usize, count: c_int, bits: u32, arguments: [usize; 6]
 }
 
 /// Wakes fibers here and threads by `kernel`, which takes how many, and gives how many it has woken.
-#[inline]
+#[inline(always)]
 fn wake_both(address: usize, most: usize, bits: u32, kernel: impl Fn(usize) -> isize) -> Answer {
     let worker = Worker::of_hooked_fiber();
     sync::note_fed(worker, address);
@@ -211,6 +211,7 @@ fn park(caller: Caller, wait: impl FnOnce(&'static Worker) -> (End, usize)) -> (
 
 /// # Safety
 /// As `FUTEX_WAIT` and `FUTEX_WAIT_BITSET`.
+#[inline(never)]
 unsafe fn wait_for_one(arguments: [usize; 6], is_private: bool) -> Answer {
     let [address, operation, value, time, _, more] = arguments;
     let Some(caller) = caller() else {

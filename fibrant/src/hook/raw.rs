@@ -22,7 +22,7 @@ pub(super) const FUTEX_REQUEUE: c_long = 456;
 ///
 /// # Safety
 /// As the call of that number.
-#[inline]
+#[inline(always)]
 pub(super) unsafe fn in_kernel(number: c_long, arguments: [usize; 6]) -> Answer {
     // SAFETY: the caller's promise.
     let result = unsafe { sys::call(number, arguments) };
@@ -35,7 +35,7 @@ pub(super) unsafe fn in_kernel(number: c_long, arguments: [usize; 6]) -> Answer 
 
 /// # Safety
 /// As `syscall`.
-#[inline]
+#[inline(always)]
 pub(super) unsafe fn syscall(
     number: c_long,
     a: usize,
@@ -78,6 +78,7 @@ macro_rules! routes {
 
 /// # Safety
 /// As `syscall`.
+#[inline(never)]
 unsafe fn by_name(number: c_long, arguments: [usize; 6]) -> Answer {
     // These keep the books, wherever they are called.
     routes! { number, arguments;

@@ -21,12 +21,12 @@ pub(crate) mod table;
 
 use crate::clock;
 use crate::fiber::{Outcome, Task, WaitNumber, WaitReason};
-use crate::primitives::yield_thread;
+use crate::primitives::{full_fence, yield_thread};
 use crate::scheduler::{Desk, InTable, WaitEnd, Waiting, Worker};
 use crate::sys::{self, PerProcess};
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*, fence};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use table::{Claimed, Sleeper, Table, Waiter};
 
 pub(crate) use table::{Key, Space};
@@ -252,16 +252,16 @@ fn wait_on_thread(key: Key, bits: u32, deadline: u64, still: impl Fn() -> bool) 
 }
 
 /// Whether somebody may be waiting. The caller has changed what they wait for.
-#[inline]
+#[inline(always)]
 pub(crate) fn may_have_waiters(key: Key) -> bool {
-    fence(SeqCst);
+    full_fence();
     TABLE.existing().is_some_and(|table| table.may_have(key))
 }
 
 /// Wakes up to so many of those who wait for `key` with one of these bits, the one that has waited longest first.
 #[inline]
 pub(crate) fn wake(key: Key, most: usize, bits: u32) -> Woken {
-    fence(SeqCst);
+    full_fence();
     match TABLE.existing() {
         Some(table) if table.may_have(key) => wake_claimed(key.address, table.claim(key, most, bits)),
         _ => Woken::default(),
@@ -283,7 +283,7 @@ pub(crate) fn requeue(
     most: usize,
     check: impl FnOnce() -> bool,
 ) -> Option<(Woken, usize)> {
-    fence(SeqCst);
+    full_fence();
     let Some(table) = TABLE.existing() else {
         return check().then_some((Woken::default(), 0));
     };
@@ -440,6 +440,7 @@ pub(crate) fn is_threads_turn(address: usize) -> bool {
 }
 
 /// Calls `wake`, which wakes so many threads that wait for this address in the kernel.
+#[inline(always)]
 pub(crate) fn wake_in_kernel(address: usize, wake: impl FnOnce() -> isize) -> (isize, Woken) {
     let mut woken = Woken::default();
     if HUNGRY_THREADS[slot(address)].load(Relaxed) > 0 {
