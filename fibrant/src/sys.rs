@@ -43,16 +43,23 @@ pub(crate) fn process() -> u32 {
 /// worker begins; the function may only do what a child of a process with several threads may.
 pub(crate) fn notice_forks(in_child: extern "C" fn()) {
     static ONCE: Once = Once::new();
+    note_forks();
+    ONCE.call_once(|| {
+        // SAFETY: as the caller says.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
+/// Makes sure that a forked child knows what it is. It is noted first, before any other handler of ours is called.
+pub(crate) fn note_forks() {
+    static ONCE: Once = Once::new();
     extern "C" fn note() {
         STATE.store(FORKED, Relaxed);
         PROCESS.fetch_add(1, Relaxed);
     }
     ONCE.call_once(|| {
-        // SAFETY: this one only stores numbers; the other is as the caller says.
-        unsafe {
-            libc::pthread_atfork(None, None, Some(note));
-            libc::pthread_atfork(None, None, Some(in_child));
-        }
+        // SAFETY: it only stores numbers.
+        unsafe { libc::pthread_atfork(None, None, Some(note)) };
     });
 }
 

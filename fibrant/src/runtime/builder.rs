@@ -174,6 +174,7 @@ impl Builder {
             crate::io::forget_parents();
             hook::forget_parents();
         });
+        crate::sync::make_ready();
         let settings = env::settings()?;
         let workers = match self.workers.or(settings.workers) {
             Some(0) => {

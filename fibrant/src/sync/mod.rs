@@ -45,7 +45,10 @@ const LONGEST_MOMENT: u64 = 3_200_000;
 pub(crate) const ALL_BITS: u32 = !0;
 
 /// The table, and how often hungry ones have gone on.
-static TABLE: PerProcess<Table<Anyone>> = PerProcess::new(|| Table::new(BUCKETS));
+static TABLE: PerProcess<Table<Anyone>> = PerProcess::new(|| {
+    sys::note_forks();
+    Table::new(BUCKETS)
+});
 
 /// How often a hungry one has gone on, by address: who gives somebody a moment sees by it when that is over.
 static SERVED: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
@@ -118,7 +121,31 @@ pub(crate) fn wait(who: Who<'_>, key: Key, bits: u32, deadline: u64, still: impl
             };
             wait_for_any(worker, &[target], deadline).0
         }
-        Who::Thread => wait_on_thread(key, bits, deadline, still),
+        Who::Thread => wait_on_thread(key, bits, deadline, still, || {}),
+    }
+}
+
+/// Waits for `key` to be woken, at most until the deadline. `entered` is called as soon as a wake would find the caller, with no lock
+/// of ours held; it does not wait itself.
+pub(crate) fn wait_entered(who: Who<'_>, key: Key, deadline: u64, entered: impl FnOnce()) -> End {
+    match who {
+        Who::Fiber(worker) => {
+            let fiber = worker.fiber().expect("what waits here is a fiber");
+            let sleeper = Anyone::Fiber {
+                task: NonNull::from(&fiber.task),
+                number: Cell::new(None),
+                desk: worker.desk,
+                hunger: Hunger(0),
+            };
+            let target = Target {
+                key,
+                bits: ALL_BITS,
+                still: &|| true,
+            };
+            let waiter = Waiter::new(sleeper, key, ALL_BITS);
+            wait_in(worker, &[waiter], &[target], deadline, entered).0
+        }
+        Who::Thread => wait_on_thread(key, ALL_BITS, deadline, || true, entered),
     }
 }
 
@@ -142,12 +169,13 @@ pub(crate) fn wait_for_any(worker: &Worker, targets: &[Target<'_>], deadline: u6
     };
     match targets {
         // Most often: no allocation.
-        [one] => wait_in(worker, &[waiter(one)], targets, deadline),
+        [one] => wait_in(worker, &[waiter(one)], targets, deadline, || {}),
         several => wait_in(
             worker,
             &several.iter().map(waiter).collect::<Box<[_]>>(),
             targets,
             deadline,
+            || {},
         ),
     }
 }
@@ -157,6 +185,7 @@ fn wait_in(
     waiters: &[Waiter<Anyone>],
     targets: &[Target<'_>],
     deadline: u64,
+    entered: impl FnOnce(),
 ) -> (End, usize) {
     let fiber = worker.fiber().expect("what waits here is a fiber");
     let table = TABLE.get();
@@ -195,6 +224,7 @@ fn wait_in(
                 break;
             }
         }
+        entered();
     });
     fiber.in_table.set(None);
     for waiter in waiters {
@@ -216,7 +246,13 @@ fn wait_in(
 }
 
 /// Blocks the calling thread.
-fn wait_on_thread(key: Key, bits: u32, deadline: u64, still: impl Fn() -> bool) -> End {
+fn wait_on_thread(
+    key: Key,
+    bits: u32,
+    deadline: u64,
+    still: impl Fn() -> bool,
+    entered: impl FnOnce(),
+) -> End {
     let hunger = ROW.with(|row| Hunger::of_row(row, key.address));
     let waiter = Waiter::new(
         Anyone::Thread {
@@ -234,6 +270,7 @@ fn wait_on_thread(key: Key, bits: u32, deadline: u64, still: impl Fn() -> bool) 
     if !unsafe { table.enter(&waiter, still) } {
         return End::Unexpected;
     }
+    entered();
     let end = loop {
         match state.load(Acquire) {
             WOKEN => break End::Woken,
@@ -249,6 +286,16 @@ fn wait_on_thread(key: Key, bits: u32, deadline: u64, still: impl Fn() -> bool) 
     };
     hunger.note_served(key.address);
     end
+}
+
+/// Makes the table, which allocates, while nobody depends on it.
+pub(crate) fn make_ready() {
+    TABLE.get();
+}
+
+/// Whether there is a table: nobody waits before.
+pub(crate) fn is_made() -> bool {
+    TABLE.existing().is_some()
 }
 
 /// Whether somebody may be waiting. The caller has changed what they wait for.
