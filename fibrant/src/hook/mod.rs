@@ -29,16 +29,22 @@
 // Inside: `table` has every name once; `real` finds the functions behind them; `retry` is the one loop that waits; the others
 // emulate: `transfer` (bytes), `batch` (several messages), `copy` (from one descriptor to another), `connection` (with `ring`, which
 // accepts without blocking), `readiness`, `descriptor` (who closes tells those who wait), `time`, `file`, `names`, `child`, `signal`
-// (which also knows whether a handler runs), `thread` (what takes a fiber for a thread), `raw` (calls by number), `futex`. The module
-// calls `io`, `sync` and `scheduler` to wait, and `sys` for the kernel.
+// (which also knows whether a handler runs), `thread` (what takes a fiber for a thread), `raw` (calls by number), `futex`, and the C
+// library's locks: `lock`, `condition`, `barrier` (and what is done once), `c11`, with `layout`, which knows what they look like. The
+// module calls `io`, `sync` and `scheduler` to wait, and `sys` for the kernel.
 
+mod barrier;
 mod batch;
+mod c11;
 mod child;
+mod condition;
 mod connection;
 mod copy;
 mod descriptor;
 mod file;
 mod futex;
+mod layout;
+mod lock;
 mod names;
 mod raw;
 mod readiness;

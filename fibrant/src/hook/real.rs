@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 /// A function of the C library, by its name: `F` is its type.
 pub(super) struct Real<F> {
     name: &'static CStr,
+    /// The version to look for first, of a function of which the C library keeps an older one as well: see [`Real::versioned`].
+    version: Option<&'static CStr>,
     address: AtomicPtr<libc::c_void>,
     function: PhantomData<F>,
 }
@@ -26,9 +28,22 @@ impl<F: Copy> Real<F> {
         assert!(size_of::<F>() == size_of::<*mut libc::c_void>());
         Real {
             name,
+            version: None,
             address: AtomicPtr::new(std::ptr::null_mut()),
             function: PhantomData,
         }
+    }
+
+    /// A function that old programs get another version of, which must not be mixed with the present one. This is the present one
+    /// on x86_64; elsewhere there is only one.
+    ///
+    /// # Safety
+    /// As [`new`](Real::new).
+    pub(super) const unsafe fn versioned(name: &'static CStr, version: &'static CStr) -> Real<F> {
+        // SAFETY: the caller's promise.
+        let mut real = unsafe { Real::new(name) };
+        real.version = Some(version);
+        real
     }
 
     /// The function, if there is one.
@@ -44,8 +59,16 @@ impl<F: Copy> Real<F> {
 
     #[cold]
     fn look_up(&self) -> *mut libc::c_void {
-        // SAFETY: the name is a string of C's. It finds the definition that the program would use if this library had none.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        // Asked for only where it is there: a lookup in vain allocates its message.
+        let version = self.version.filter(|_| cfg!(target_arch = "x86_64"));
+        // SAFETY: the names are strings of C's. It finds the definition that the program would use if this library had none.
+        let mut found = version.map_or(std::ptr::null_mut(), |version| unsafe {
+            libc::dlvsym(libc::RTLD_NEXT, self.name.as_ptr(), version.as_ptr())
+        });
+        if found.is_null() {
+            // SAFETY: as above.
+            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        }
         let address = if found.is_null() { ABSENT } else { found };
         self.address.store(address, Relaxed);
         address

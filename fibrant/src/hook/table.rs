@@ -8,17 +8,20 @@
 //!
 //! To add a hook is to add a line here and write its emulation.
 
+use super::barrier::Initialiser;
 use super::real::Real;
 use super::retry::{Answer, Caller};
 use super::{
-    batch, child, connection, copy, descriptor, file, names, raw, readiness, signal, time, transfer,
+    barrier, batch, c11, child, condition, connection, copy, descriptor, file, lock, names, raw, readiness,
+    signal, time, transfer,
 };
 use crate::scheduler::Worker;
 use crate::stats;
 use crate::sys::syscall;
 use libc::{
     FILE, addrinfo, c_char, c_int, c_long, c_uint, c_ulong, c_void, clockid_t, epoll_event, fd_set, hostent,
-    id_t, idtype_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd, pthread_t, rusage,
+    id_t, idtype_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd, pthread_barrier_t,
+    pthread_cond_t, pthread_mutex_t, pthread_once_t, pthread_rwlock_t, pthread_t, rusage, sem_t,
     sighandler_t, siginfo_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 use std::ffi::CStr;
@@ -95,6 +98,30 @@ macro_rules! define {
             }
             // SAFETY: the arguments are those that the function was called with.
             tell(unsafe { $emulate($($argument),*) }) as $result
+        }
+    };
+    // For everyone, and it gives what the emulation gives: fibers and threads wait for the same locks.
+    (lock $name:ident ($($argument:ident: $type:ty),*) -> $result:ty, $emulate:path, $kernel:expr) => {
+        define!(@lock "C" $name ($($argument: $type),*) -> $result, $emulate);
+    };
+    // The same, and it calls what may unwind.
+    (once $name:ident ($($argument:ident: $type:ty),*) -> $result:ty, $emulate:path, $kernel:expr) => {
+        define!(@lock "C-unwind" $name ($($argument: $type),*) -> $result, $emulate);
+    };
+    (@lock $abi:literal $name:ident ($($argument:ident: $type:ty),*) -> $result:ty, $emulate:path) => {
+        /// The C library's function of this name; where it would block, fibers and threads wait side by side.
+        ///
+        /// # Safety
+        /// As the C library's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern $abi fn $name($($argument: $type),*) -> $result {
+            let caller = Worker::of_hooked_fiber().map(|worker| {
+                let caller = Caller { worker, hook: Hook::$name };
+                caller.count().calls.increment();
+                caller
+            });
+            // SAFETY: the arguments are those that the function was called with.
+            unsafe { $emulate(caller, $($argument),*) }
         }
     };
 }
@@ -278,6 +305,41 @@ hooks! {
     fiber popen (command: *const c_char, mode: *const c_char) -> *mut FILE => child::popen, absent(0);
     fiber pclose (stream: *mut FILE) -> c_int => child::pclose, absent(-libc::ENOSYS);
 
+    // Locks.
+    lock pthread_mutex_lock (mutex: *mut pthread_mutex_t) -> c_int => lock::mutex_lock, ();
+    lock pthread_mutex_timedlock (mutex: *mut pthread_mutex_t, time: *const timespec) -> c_int => lock::mutex_timedlock, ();
+    lock pthread_mutex_clocklock (mutex: *mut pthread_mutex_t, clock: clockid_t, time: *const timespec) -> c_int => lock::mutex_clocklock, ();
+    lock pthread_mutex_unlock (mutex: *mut pthread_mutex_t) -> c_int => lock::mutex_unlock, ();
+    lock pthread_rwlock_rdlock (lock: *mut pthread_rwlock_t) -> c_int => lock::rwlock_rdlock, ();
+    lock pthread_rwlock_wrlock (lock: *mut pthread_rwlock_t) -> c_int => lock::rwlock_wrlock, ();
+    lock pthread_rwlock_timedrdlock (lock: *mut pthread_rwlock_t, time: *const timespec) -> c_int => lock::rwlock_timedrdlock, ();
+    lock pthread_rwlock_timedwrlock (lock: *mut pthread_rwlock_t, time: *const timespec) -> c_int => lock::rwlock_timedwrlock, ();
+    lock pthread_rwlock_clockrdlock (lock: *mut pthread_rwlock_t, clock: clockid_t, time: *const timespec) -> c_int => lock::rwlock_clockrdlock, ();
+    lock pthread_rwlock_clockwrlock (lock: *mut pthread_rwlock_t, clock: clockid_t, time: *const timespec) -> c_int => lock::rwlock_clockwrlock, ();
+    lock pthread_rwlock_unlock (lock: *mut pthread_rwlock_t) -> c_int => lock::rwlock_unlock, ();
+    lock sem_wait (semaphore: *mut sem_t) -> c_int => lock::sem_wait, ();
+    lock sem_timedwait (semaphore: *mut sem_t, time: *const timespec) -> c_int => lock::sem_timedwait, ();
+    lock sem_clockwait (semaphore: *mut sem_t, clock: clockid_t, time: *const timespec) -> c_int => lock::sem_clockwait, ();
+    lock sem_post (semaphore: *mut sem_t) -> c_int => lock::sem_post, ();
+    lock pthread_cond_wait (condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t) -> c_int => condition::wait, ();
+    lock pthread_cond_timedwait (condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, time: *const timespec) -> c_int => condition::timedwait, ();
+    lock pthread_cond_clockwait (condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: clockid_t, time: *const timespec) -> c_int => condition::clockwait, ();
+    lock pthread_cond_signal (condition: *mut pthread_cond_t) -> c_int => condition::signal, ();
+    lock pthread_cond_broadcast (condition: *mut pthread_cond_t) -> c_int => condition::broadcast, ();
+    lock pthread_barrier_wait (barrier: *mut pthread_barrier_t) -> c_int => barrier::barrier_wait, ();
+    once pthread_once (control: *mut pthread_once_t, initialise: Option<Initialiser>) -> c_int => barrier::once, ();
+
+    // The same in C11.
+    lock mtx_lock (mutex: *mut pthread_mutex_t) -> c_int => c11::mtx_lock, ();
+    lock mtx_timedlock (mutex: *mut pthread_mutex_t, time: *const timespec) -> c_int => c11::mtx_timedlock, ();
+    lock mtx_unlock (mutex: *mut pthread_mutex_t) -> c_int => c11::mtx_unlock, ();
+    lock cnd_wait (condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t) -> c_int => c11::cnd_wait, ();
+    lock cnd_timedwait (condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, time: *const timespec) -> c_int => c11::cnd_timedwait, ();
+    lock cnd_signal (condition: *mut pthread_cond_t) -> c_int => c11::cnd_signal, ();
+    lock cnd_broadcast (condition: *mut pthread_cond_t) -> c_int => c11::cnd_broadcast, ();
+    once call_once (flag: *mut pthread_once_t, initialise: Option<Initialiser>) -> () => c11::call_once, ();
+    fiber thrd_join (thread: pthread_t, result: *mut c_int) -> c_int => c11::thrd_join, absent(c11::ERROR);
+
     // Signals.
     fiber sigwait (set: *const sigset_t, found: *mut c_int) -> c_int => signal::sigwait, absent(libc::ENOSYS);
     fiber sigwaitinfo (set: *const sigset_t, information: *mut siginfo_t) -> c_int => signal::sigwaitinfo,
@@ -335,6 +397,16 @@ pub unsafe extern "C-unwind" fn pthread_exit(value: *mut c_void) -> ! {
     unsafe { child::pthread_exit(value) }
 }
 
+/// The same in C11.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn thrd_exit(result: c_int) -> ! {
+    // SAFETY: the arguments are those that the function was called with.
+    unsafe { child::pthread_exit(result as usize as *mut c_void) }
+}
+
 /// It is `fork`: a child that shares its parent's memory would close the parent's descriptors in our books.
 ///
 /// # Safety
@@ -360,7 +432,7 @@ pub unsafe extern "C" fn vfork() -> pid_t {
 }
 
 /// The names of those that are defined by hand.
-pub(super) const OTHERS: &[&str] = &["pthread_exit", "vfork"];
+pub(super) const OTHERS: &[&str] = &["pthread_exit", "thrd_exit", "vfork"];
 
 #[cfg(test)]
 mod tests {
