@@ -16,19 +16,29 @@ use super::retry::Caller;
 use crate::clock;
 use crate::sync::{self, End, Key, Space};
 use crate::sys;
-use libc::{c_int, clockid_t, pthread_cond_t, pthread_mutex_t, timespec};
+use libc::{c_int, clockid_t, pthread_cond_t, pthread_mutex_t, pthread_t, timespec};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::*};
 
 /// How long a wait until some time of a clock that can be set lasts at most: nanoseconds.
 const LOOK_AT_CLOCK_AFTER: u64 = 30_000_000_000;
 
-type Wait = unsafe extern "C" fn(*mut pthread_cond_t, *mut pthread_mutex_t) -> c_int;
-type TimedWait = unsafe extern "C" fn(*mut pthread_cond_t, *mut pthread_mutex_t, *const timespec) -> c_int;
-type ClockWait =
-    unsafe extern "C" fn(*mut pthread_cond_t, *mut pthread_mutex_t, clockid_t, *const timespec) -> c_int;
+type Wait = unsafe extern "C-unwind" fn(*mut pthread_cond_t, *mut pthread_mutex_t) -> c_int;
+type TimedWait =
+    unsafe extern "C-unwind" fn(*mut pthread_cond_t, *mut pthread_mutex_t, *const timespec) -> c_int;
+type ClockWait = unsafe extern "C-unwind" fn(
+    *mut pthread_cond_t,
+    *mut pthread_mutex_t,
+    clockid_t,
+    *const timespec,
+) -> c_int;
 type OfCondition = unsafe extern "C" fn(*mut pthread_cond_t) -> c_int;
 type OfMutex = unsafe extern "C" fn(*mut pthread_mutex_t) -> c_int;
+
+unsafe extern "C-unwind" {
+    /// Ends the calling thread, by unwinding, if it was told to end.
+    fn pthread_testcancel();
+}
 
 reals! {
     WAIT: Wait = c"pthread_cond_wait" c"GLIBC_2.3.2";
@@ -36,6 +46,7 @@ reals! {
     CLOCKWAIT: ClockWait = c"pthread_cond_clockwait";
     SIGNAL: OfCondition = c"pthread_cond_signal" c"GLIBC_2.3.2";
     BROADCAST: OfCondition = c"pthread_cond_broadcast" c"GLIBC_2.3.2";
+    CANCEL: unsafe extern "C" fn(pthread_t) -> c_int = c"pthread_cancel";
     MUTEX_LOCK: OfMutex = c"pthread_mutex_lock";
     MUTEX_TRYLOCK: OfMutex = c"pthread_mutex_trylock";
     MUTEX_UNLOCK: OfMutex = c"pthread_mutex_unlock";
@@ -74,18 +85,21 @@ unsafe fn wait_for(
         if has_owner && layout::owner(mutex) != layout::own_number() {
             return libc::EPERM;
         }
-        let result = match caller {
-            Some(caller) if is_shared => wait_by_thread(caller, mutex, &pass),
-            _ => wait_in_table(caller, condition, mutex, until),
-        };
-        match lock::mutex_lock(caller, mutex) {
-            0 => result,
-            error => error,
+        if let Some(caller) = caller.filter(|_| is_shared) {
+            let result = wait_by_thread(caller, mutex, &pass);
+            return result_with(result, lock::mutex_lock(Some(caller), mutex));
         }
+        wait_in_table(caller, condition, mutex, until)
     }
 }
 
-/// Releases the mutex and waits.
+/// What a wait gives: what came of the mutex, if that is worse.
+fn result_with(result: c_int, of_mutex: c_int) -> c_int {
+    if of_mutex == 0 { result } else { of_mutex }
+}
+
+/// Releases the mutex, waits, and takes it again. A thread that is told to end meanwhile does so here, with the mutex, as its handlers
+/// expect.
 ///
 /// # Safety
 /// They are a condition and a mutex that the caller has locked.
@@ -96,27 +110,52 @@ unsafe fn wait_in_table(
     until: Until,
 ) -> c_int {
     let key = Key::new(Space::Condition, condition.addr());
-    if let Some(caller) = caller {
-        caller.count().would_block.increment();
+    let interruptions = sync::interruptions();
+    match caller {
+        Some(caller) => caller.count().would_block.increment(),
+        // SAFETY: nothing is to be cleaned up here.
+        None => unsafe { pthread_testcancel() },
     }
+    let deadline = until.deadline_within(LOOK_AT_CLOCK_AFTER);
+    let mut is_released = false;
     let end = parking(caller, || {
-        // SAFETY: the caller has locked it.
-        sync::wait_entered(
-            who(caller),
-            key,
-            until.deadline_within(LOOK_AT_CLOCK_AFTER),
-            || unsafe {
-                lock::mutex_unlock_and_stay(mutex);
-            },
-        )
+        sync::wait_entered(who(caller), key, deadline, interruptions, || {
+            is_released = true;
+            // SAFETY: the caller has locked it.
+            unsafe { lock::mutex_unlock_and_stay(mutex) };
+        })
     });
     note_fed(caller, key.address);
-    match end {
+    let result = match end {
         // Whoever was woken must not say that its time is up: the signal would be lost.
         End::TimedOut if until.is_over() => libc::ETIMEDOUT,
         // If its clock was set, it is a wake for no reason, which a condition may always give.
         _ => 0,
+    };
+    let of_mutex = if is_released {
+        // SAFETY: it is a mutex.
+        unsafe { lock::mutex_lock(caller, mutex) }
+    } else {
+        0
+    };
+    if end == End::Unexpected && caller.is_none() {
+        // SAFETY: nothing is to be cleaned up here.
+        unsafe { pthread_testcancel() };
     }
+    result_with(result, of_mutex)
+}
+
+/// Tells a thread to end, and ends its wait for a condition: inside the C library it would notice.
+///
+/// # Safety
+/// As `pthread_cancel`.
+pub(super) unsafe fn cancel(_: Option<Caller>, thread: pthread_t) -> c_int {
+    // SAFETY: the caller's promise.
+    let result = unsafe { real!(CANCEL(thread)) };
+    if result == 0 && !sys::is_forked() {
+        sync::interrupt(thread);
+    }
+    result
 }
 
 /// What a thread that waits in a fiber's place shares with it: in the fiber's frame.

@@ -104,8 +104,8 @@ macro_rules! define {
     (lock $name:ident ($($argument:ident: $type:ty),*) -> $result:ty, $emulate:path, $kernel:expr) => {
         define!(@lock "C" $name ($($argument: $type),*) -> $result, $emulate);
     };
-    // The same, and it calls what may unwind.
-    (once $name:ident ($($argument:ident: $type:ty),*) -> $result:ty, $emulate:path, $kernel:expr) => {
+    // The same, and it may unwind: it calls a function of the program's, or ends a thread.
+    (unwinding $name:ident ($($argument:ident: $type:ty),*) -> $result:ty, $emulate:path, $kernel:expr) => {
         define!(@lock "C-unwind" $name ($($argument: $type),*) -> $result, $emulate);
     };
     (@lock $abi:literal $name:ident ($($argument:ident: $type:ty),*) -> $result:ty, $emulate:path) => {
@@ -321,23 +321,24 @@ hooks! {
     lock sem_timedwait (semaphore: *mut sem_t, time: *const timespec) -> c_int => lock::sem_timedwait, ();
     lock sem_clockwait (semaphore: *mut sem_t, clock: clockid_t, time: *const timespec) -> c_int => lock::sem_clockwait, ();
     lock sem_post (semaphore: *mut sem_t) -> c_int => lock::sem_post, ();
-    lock pthread_cond_wait (condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t) -> c_int => condition::wait, ();
-    lock pthread_cond_timedwait (condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, time: *const timespec) -> c_int => condition::timedwait, ();
-    lock pthread_cond_clockwait (condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: clockid_t, time: *const timespec) -> c_int => condition::clockwait, ();
+    unwinding pthread_cond_wait (condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t) -> c_int => condition::wait, ();
+    unwinding pthread_cond_timedwait (condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, time: *const timespec) -> c_int => condition::timedwait, ();
+    unwinding pthread_cond_clockwait (condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: clockid_t, time: *const timespec) -> c_int => condition::clockwait, ();
     lock pthread_cond_signal (condition: *mut pthread_cond_t) -> c_int => condition::signal, ();
     lock pthread_cond_broadcast (condition: *mut pthread_cond_t) -> c_int => condition::broadcast, ();
+    lock pthread_cancel (thread: pthread_t) -> c_int => condition::cancel, ();
     lock pthread_barrier_wait (barrier: *mut pthread_barrier_t) -> c_int => barrier::barrier_wait, ();
-    once pthread_once (control: *mut pthread_once_t, initialise: Option<Initialiser>) -> c_int => barrier::once, ();
+    unwinding pthread_once (control: *mut pthread_once_t, initialise: Option<Initialiser>) -> c_int => barrier::once, ();
 
     // The same in C11.
     lock mtx_lock (mutex: *mut pthread_mutex_t) -> c_int => c11::mtx_lock, ();
     lock mtx_timedlock (mutex: *mut pthread_mutex_t, time: *const timespec) -> c_int => c11::mtx_timedlock, ();
     lock mtx_unlock (mutex: *mut pthread_mutex_t) -> c_int => c11::mtx_unlock, ();
-    lock cnd_wait (condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t) -> c_int => c11::cnd_wait, ();
-    lock cnd_timedwait (condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, time: *const timespec) -> c_int => c11::cnd_timedwait, ();
+    unwinding cnd_wait (condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t) -> c_int => c11::cnd_wait, ();
+    unwinding cnd_timedwait (condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, time: *const timespec) -> c_int => c11::cnd_timedwait, ();
     lock cnd_signal (condition: *mut pthread_cond_t) -> c_int => c11::cnd_signal, ();
     lock cnd_broadcast (condition: *mut pthread_cond_t) -> c_int => c11::cnd_broadcast, ();
-    once call_once (flag: *mut pthread_once_t, initialise: Option<Initialiser>) -> () => c11::call_once, ();
+    unwinding call_once (flag: *mut pthread_once_t, initialise: Option<Initialiser>) -> () => c11::call_once, ();
     fiber thrd_join (thread: pthread_t, result: *mut c_int) -> c_int => c11::thrd_join, absent(c11::ERROR);
 
     // Signals.

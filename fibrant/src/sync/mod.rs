@@ -121,13 +121,49 @@ pub(crate) fn wait(who: Who<'_>, key: Key, bits: u32, deadline: u64, still: impl
             };
             wait_for_any(worker, &[target], deadline).0
         }
-        Who::Thread => wait_on_thread(key, bits, deadline, still, || {}),
+        Who::Thread => wait_on_thread(key, bits, deadline, still, || {}, None),
     }
 }
 
+/// How often threads were told to end.
+static INTERRUPTIONS: AtomicUsize = AtomicUsize::new(0);
+
+/// A number that changes whenever [`interrupt`] is called.
+pub(crate) fn interruptions() -> usize {
+    INTERRUPTIONS.load(SeqCst)
+}
+
+/// Ends the wait of a thread that waits in [`wait_entered`], if it does.
+pub(crate) fn interrupt(thread: libc::pthread_t) {
+    INTERRUPTIONS.fetch_add(1, SeqCst);
+    let Some(table) = TABLE.existing() else {
+        return;
+    };
+    table.for_all(|anyone| {
+        if let Anyone::Thread {
+            state,
+            thread: Some(other),
+            ..
+        } = anyone
+            // SAFETY: compares numbers.
+            && unsafe { libc::pthread_equal(*other, thread) } != 0
+            && state.compare_exchange(WAITING, GONE, AcqRel, Relaxed).is_ok()
+        {
+            sys::unblock(state);
+        }
+    });
+}
+
 /// Waits for `key` to be woken, at most until the deadline. `entered` is called as soon as a wake would find the caller, with no lock
-/// of ours held; it does not wait itself.
-pub(crate) fn wait_entered(who: Who<'_>, key: Key, deadline: u64, entered: impl FnOnce()) -> End {
+/// of ours held; it does not wait itself. A thread can be [interrupted](interrupt): the wait is then [`End::Unexpected`], also if
+/// there has been an interruption since the number of [`interruptions`] was this.
+pub(crate) fn wait_entered(
+    who: Who<'_>,
+    key: Key,
+    deadline: u64,
+    seen: usize,
+    entered: impl FnOnce(),
+) -> End {
     match who {
         Who::Fiber(worker) => {
             let fiber = worker.fiber().expect("what waits here is a fiber");
@@ -145,7 +181,12 @@ pub(crate) fn wait_entered(who: Who<'_>, key: Key, deadline: u64, entered: impl 
             let waiter = Waiter::new(sleeper, key, ALL_BITS);
             wait_in(worker, &[waiter], &[target], deadline, entered).0
         }
-        Who::Thread => wait_on_thread(key, ALL_BITS, deadline, || true, entered),
+        Who::Thread => {
+            let still = || interruptions() == seen;
+            // SAFETY: asks for a number.
+            let thread = unsafe { libc::pthread_self() };
+            wait_on_thread(key, ALL_BITS, deadline, still, entered, Some(thread))
+        }
     }
 }
 
@@ -252,12 +293,14 @@ fn wait_on_thread(
     deadline: u64,
     still: impl Fn() -> bool,
     entered: impl FnOnce(),
+    thread: Option<libc::pthread_t>,
 ) -> End {
     let hunger = ROW.with(|row| Hunger::of_row(row, key.address));
     let waiter = Waiter::new(
         Anyone::Thread {
             state: AtomicU32::new(WAITING),
             hunger,
+            thread,
         },
         key,
         bits,
@@ -275,6 +318,10 @@ fn wait_on_thread(
         match state.load(Acquire) {
             WOKEN => break End::Woken,
             CLAIMED => yield_thread(), // its waker is about to be done with it
+            GONE => {
+                table.remove(&waiter);
+                break End::Unexpected;
+            }
             _ if deadline != clock::NEVER && clock::now() >= deadline => {
                 if state.compare_exchange(WAITING, GONE, AcqRel, Acquire).is_ok() {
                     table.remove(&waiter);
@@ -507,7 +554,7 @@ const WAITING: u32 = 0;
 const CLAIMED: u32 = 1;
 /// It may go on.
 const WOKEN: u32 = 2;
-/// Its deadline came first.
+/// Its deadline came first, or it was interrupted.
 const GONE: u32 = 3;
 
 /// A fiber or a thread that waits.
@@ -522,6 +569,8 @@ enum Anyone {
     Thread {
         state: AtomicU32,
         hunger: Hunger,
+        /// Which one, if it can be interrupted.
+        thread: Option<libc::pthread_t>,
     },
 }
 

@@ -242,6 +242,19 @@ impl<S: Sleeper + Sync> Table<S> {
         }
     }
 
+    /// Calls `f` with all who wait for anything. It only looks.
+    pub(crate) fn for_all(&self, mut f: impl FnMut(&S)) {
+        for bucket in &self.buckets {
+            let queue = bucket.queue.lock();
+            let mut next = queue.first;
+            // SAFETY: what is linked is in place.
+            while let Some(waiter) = unsafe { next.as_ref() } {
+                f(&waiter.sleeper);
+                next = waiter.next.get();
+            }
+        }
+    }
+
     /// Claims up to so many of those who wait, the one that has waited longest first.
     pub(crate) fn claim(&self, key: Key, most: usize, bits: u32) -> Claimed<S> {
         let bucket = &self.buckets[self.place(key)];

@@ -639,3 +639,56 @@ long take_turns(_Atomic int *turns, _Atomic int *is_over, int microseconds) {
     }
     return found;
 }
+
+/* A thread that waits for a condition may be told to end. Its handler has the mutex. */
+
+static _Atomic int handled;
+static int is_in_line;
+static pthread_mutex_t handlers_own = PTHREAD_MUTEX_INITIALIZER;
+
+static void handle(void *argument) {
+    (void)argument;
+    if (pthread_mutex_trylock(&handlers_own) == EBUSY) handled++;
+    pthread_mutex_unlock(&handlers_own);
+}
+
+static void *wait_to_be_ended(void *is_limited) {
+    pthread_mutex_lock(&handlers_own);
+    pthread_cleanup_push(handle, NULL);
+    is_in_line = 1;
+    struct timespec time = after(CLOCK_REALTIME, 100000);
+    for (;;) {
+        if (is_limited)
+            pthread_cond_timedwait(&never, &handlers_own, &time);
+        else
+            pthread_cond_wait(&never, &handlers_own);
+    }
+    pthread_cleanup_pop(1);
+    return NULL;
+}
+
+long end_waiting(struct member *member) {
+    long found = 0;
+    for (int round = 0; round < member->rounds; round++) {
+        pthread_t thread;
+        void *result = NULL;
+        is_in_line = handled = 0;
+        found += wrong(pthread_create(&thread, NULL, wait_to_be_ended, round % 2 ? member : NULL) == 0);
+        /* Some are ended before they wait, some while they do. */
+        if (round % 4 < 2) {
+            int is_there = 0;
+            while (!is_there) {
+                usleep(100);
+                pthread_mutex_lock(&handlers_own);
+                is_there = is_in_line;
+                pthread_mutex_unlock(&handlers_own);
+            }
+        } else {
+            usleep(round % 8 * 10);
+        }
+        found += wrong(pthread_cancel(thread) == 0);
+        found += wrong(pthread_join(thread, &result) == 0);
+        found += wrong(result == PTHREAD_CANCELED && handled == 1);
+    }
+    return found;
+}

@@ -352,6 +352,17 @@ fn a_signal_handler_adds_to_a_semaphore() {
     }
 }
 
+/// Threads that wait where fibers do are ended by `pthread_cancel` all the same.
+#[test]
+fn a_thread_that_waits_for_a_condition_can_be_told_to_end() {
+    let library = Library::get();
+    let watchdog = Watchdog::new();
+    let runtime = watchdog.runtime(1);
+    crowd(&runtime, 1, 0, 100, library.function("end_waiting"));
+    crowd(&runtime, 0, 1, 100, library.function("end_waiting"));
+    runtime.stop().unwrap();
+}
+
 #[test]
 fn threads_of_c11_are_joined() {
     let library = Library::get();
