@@ -17,6 +17,7 @@ mod connections;
 mod futexes;
 mod handlers;
 mod identity;
+mod locks;
 mod other;
 mod signals;
 mod time;
@@ -33,7 +34,7 @@ const ENOUGH: usize = 3;
 const LEAST: usize = 200;
 
 /// The files, each with its points and its bodies.
-const PARTS: [(std::ops::RangeInclusive<u32>, &[&str]); 11] = [
+const PARTS: [(std::ops::RangeInclusive<u32>, &[&str]); 12] = [
     (1..=7, identity::BODIES),
     (8..=10, blocking::BODIES),
     (11..=15, transfers::BODIES),
@@ -44,6 +45,7 @@ const PARTS: [(std::ops::RangeInclusive<u32>, &[&str]); 11] = [
     (2..=28, calls::BODIES),
     (26..=26, handlers::BODIES),
     (26..=28, signals::BODIES),
+    (29..=29, locks::BODIES),
     (29..=29, futexes::BODIES),
 ];
 

@@ -25,7 +25,13 @@ pub fn waits(runtime: &Handle) -> u64 {
     let hooks = runtime.hook_stats();
     let offloads: u64 = hooks.iter().map(|hook| hook.offloads).sum();
     let by_number = hooks.iter().find(|hook| hook.name == "syscall");
-    stats.descriptor_waits + stats.sleeps + offloads + by_number.map_or(0, |hook| hook.parks)
+    let is_lock = |name: &str| name.starts_with("pthread_") || name.starts_with("sem_");
+    let locks: u64 = hooks
+        .iter()
+        .filter(|hook| is_lock(hook.name))
+        .map(|hook| hook.parks)
+        .sum();
+    stats.descriptor_waits + stats.sleeps + offloads + by_number.map_or(0, |hook| hook.parks) + locks
 }
 
 /// Something to call on a thread, that returns when who made it waits, be it a fiber or a thread.
