@@ -78,11 +78,9 @@ unsafe fn wait_for(
     // SAFETY: the caller's promise.
     unsafe {
         // The C library finds this out when it releases the mutex; then it would be too late here.
-        let has_owner = matches!(
-            layout::type_of(layout::kind(mutex)),
-            layout::RECURSIVE | layout::CHECKED
-        );
-        if has_owner && layout::owner(mutex) != layout::own_number() {
+        let kind = layout::kind(mutex);
+        let has_owner = matches!(layout::type_of(kind), layout::RECURSIVE | layout::CHECKED);
+        if has_owner && layout::owner(mutex) != lock::own_number(kind) {
             return libc::EPERM;
         }
         if let Some(caller) = caller.filter(|_| is_shared) {

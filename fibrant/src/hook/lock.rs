@@ -14,6 +14,7 @@
 
 use super::layout;
 use super::retry::{Caller, try_again};
+use super::thread::at_home;
 use crate::clock;
 use crate::fiber::Thread;
 use crate::sync::{self, ALL_BITS, End, Key, Space, Who};
@@ -236,14 +237,14 @@ unsafe fn lock_mutex(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let kind = unsafe { layout::kind(mutex) };
-    let Some(attempt) = MUTEX_TRYLOCK.get() else {
-        return pass();
-    };
-    if kind & (layout::INHERITS_PRIORITY | layout::PROTECTS_PRIORITY) != 0 || sys::is_forked() {
+    if has_protocol(kind) {
+        return at_home(pass);
+    }
+    if MUTEX_TRYLOCK.get().is_none() || sys::is_forked() {
         return pass();
     }
     // SAFETY: the caller's promise.
-    match unsafe { attempt(mutex) } {
+    match unsafe { try_lock(mutex, kind) } {
         // SAFETY: as above.
         libc::EBUSY => unsafe { lock_taken_mutex(caller, mutex, kind, until, pass) },
         result => result,
@@ -266,7 +267,7 @@ unsafe fn lock_taken_mutex(
         return pass();
     }
     // SAFETY: the caller's promise.
-    if layout::type_of(kind) == layout::CHECKED && unsafe { layout::owner(mutex) } == layout::own_number() {
+    if layout::type_of(kind) == layout::CHECKED && unsafe { layout::owner(mutex) } == own_number(kind) {
         return libc::EDEADLK;
     }
     let until = match until() {
@@ -274,7 +275,7 @@ unsafe fn lock_taken_mutex(
         Err(error) => return error,
     };
     // SAFETY: the caller's promise.
-    let attempt = || unsafe { real!(MUTEX_TRYLOCK(mutex)) };
+    let attempt = || unsafe { try_lock(mutex, kind) };
     match caller {
         Some(caller) if is_foreign => try_until(caller, until, &attempt),
         _ => acquire(
@@ -328,11 +329,64 @@ pub(super) unsafe fn mutex_clocklock(
     }
 }
 
+/// Whether a mutex of this kind has a priority protocol.
+fn has_protocol(kind: u32) -> bool {
+    kind & (layout::INHERITS_PRIORITY | layout::PROTECTS_PRIORITY) != 0
+}
+
+/// Whether the kernel has to do with the owner of a mutex of this kind: lends it priority, or releases the mutex if it dies. It knows
+/// threads only. So a fiber takes and releases such a mutex as its worker.
+fn is_kernels(kind: u32) -> bool {
+    has_protocol(kind) || kind & layout::ROBUST != 0
+}
+
+/// The number by which a mutex of this kind knows the caller.
+pub(super) fn own_number(kind: u32) -> u32 {
+    if is_kernels(kind) {
+        at_home(layout::own_number)
+    } else {
+        layout::own_number()
+    }
+}
+
+/// Tries to take a mutex of that kind.
+///
+/// # Safety
+/// It is one.
+#[inline]
+unsafe fn try_lock(mutex: *mut pthread_mutex_t, kind: u32) -> c_int {
+    // SAFETY: the caller's promise.
+    let attempt = || unsafe { real!(MUTEX_TRYLOCK(mutex)) };
+    if is_kernels(kind) {
+        at_home(attempt)
+    } else {
+        attempt()
+    }
+}
+
+/// # Safety
+/// As `pthread_mutex_trylock`.
+pub(super) unsafe fn mutex_trylock(_: Option<Caller>, mutex: *mut pthread_mutex_t) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { try_lock(mutex, layout::kind(mutex)) }
+}
+
+/// # Safety
+/// As `pthread_mutex_unlock`.
+unsafe fn unlock(mutex: *mut pthread_mutex_t) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let is_kernels = is_kernels(layout::kind(mutex));
+        let release = || real!(MUTEX_UNLOCK(mutex));
+        if is_kernels { at_home(release) } else { release() }
+    }
+}
+
 /// # Safety
 /// As `pthread_mutex_unlock`.
 pub(super) unsafe fn mutex_unlock(_: Option<Caller>, mutex: *mut pthread_mutex_t) -> c_int {
     // SAFETY: the caller's promise.
-    let result = unsafe { real!(MUTEX_UNLOCK(mutex)) };
+    let result = unsafe { unlock(mutex) };
     if result == 0 {
         // From here on the mutex may be gone: its address is only a name.
         release(Key::new(Space::Mutex, mutex.addr()));
@@ -346,7 +400,7 @@ pub(super) unsafe fn mutex_unlock(_: Option<Caller>, mutex: *mut pthread_mutex_t
 /// As `pthread_mutex_unlock`.
 pub(super) unsafe fn mutex_unlock_and_stay(mutex: *mut pthread_mutex_t) -> c_int {
     // SAFETY: the caller's promise.
-    let result = unsafe { real!(MUTEX_UNLOCK(mutex)) };
+    let result = unsafe { unlock(mutex) };
     if result == 0 {
         let _ = sync::wake(Key::new(Space::Mutex, mutex.addr()), 1, ALL_BITS);
     }

@@ -309,6 +309,7 @@ hooks! {
     lock pthread_mutex_lock (mutex: *mut pthread_mutex_t) -> c_int => lock::mutex_lock, ();
     lock pthread_mutex_timedlock (mutex: *mut pthread_mutex_t, time: *const timespec) -> c_int => lock::mutex_timedlock, ();
     lock pthread_mutex_clocklock (mutex: *mut pthread_mutex_t, clock: clockid_t, time: *const timespec) -> c_int => lock::mutex_clocklock, ();
+    lock pthread_mutex_trylock (mutex: *mut pthread_mutex_t) -> c_int => lock::mutex_trylock, ();
     lock pthread_mutex_unlock (mutex: *mut pthread_mutex_t) -> c_int => lock::mutex_unlock, ();
     lock pthread_rwlock_rdlock (lock: *mut pthread_rwlock_t) -> c_int => lock::rwlock_rdlock, ();
     lock pthread_rwlock_wrlock (lock: *mut pthread_rwlock_t) -> c_int => lock::rwlock_wrlock, ();

@@ -119,7 +119,6 @@ fn a_recursive_mutex_admits_its_owner_again() {
 }
 
 #[test]
-#[ignore = "needs thread-locals of a fiber's own"]
 fn a_recursive_mutex_tells_fibers_of_one_worker_apart() {
     hammer("hammer_recursive", 40);
 }
@@ -130,7 +129,6 @@ fn a_checked_mutex_knows_its_owner() {
 }
 
 #[test]
-#[ignore = "needs thread-locals of a fiber's own"]
 fn a_checked_mutex_tells_fibers_of_one_worker_apart() {
     hammer("own_checked", 40);
     hammer("hammer_checked", 40);
