@@ -341,6 +341,17 @@ pub(crate) fn home_of(thread: usize) -> Option<usize> {
     })
 }
 
+/// Makes the block that the caller runs with, if it is a fiber's, one that no other thread runs: the child of a fork is that fiber
+/// and nothing else.
+pub(crate) fn stay_here() {
+    let Some(layout) = known() else { return };
+    let pointer = thread_pointer();
+    if home_of(pointer.addr().wrapping_add_signed(layout.control.0)).is_some() {
+        // SAFETY: a word of the block that the caller runs with.
+        unsafe { layout.set_word(pointer, layout.home, pointer) };
+    }
+}
+
 /// Notes the destructor of a key of pthread's.
 pub(crate) fn note_key(key: libc::pthread_key_t, destructor: Option<unsafe extern "C" fn(*mut c_void)>) {
     let Some(place) = DESTRUCTORS.get(key as usize) else {

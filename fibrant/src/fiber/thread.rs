@@ -38,7 +38,7 @@ pub(crate) struct Thread {
     /// [`HANDLER`]; and [`SCHEDULING`] while the code that runs is the scheduler's.
     busy: Cell<u32>,
     /// The thread pointer of the thread itself.
-    home: *mut u8,
+    home: Cell<*mut u8>,
     /// What this thread counts.
     pub(crate) counters: ThreadCounters,
     /// The stacks it keeps at hand.
@@ -93,7 +93,7 @@ impl Thread {
             task: Cell::new(None),
             scheduler: Cell::new(None),
             busy: Cell::new(0),
-            home: crate::context::thread_pointer(),
+            home: Cell::new(crate::context::thread_pointer()),
             counters: ThreadCounters::register(),
             stacks: Cache::new(ends),
             locals: Locals::new(),
@@ -161,6 +161,9 @@ impl Thread {
             thread.task.set(None);
             thread.current.set(None);
             thread.stacks.forget();
+            // The C library takes the block that has forked for the thread's, and gives the worker's to the next thread.
+            thread.home.set(crate::context::thread_pointer());
+            crate::context::tls::stay_here();
         }
     }
 
@@ -210,7 +213,7 @@ impl Thread {
     /// The thread pointer of the thread itself, which is not that of an isolated fiber.
     #[inline(always)]
     pub(crate) fn home(&self) -> *mut u8 {
-        self.home
+        self.home.get()
     }
 
     /// Makes the block of thread-locals that the caller runs with, which is new here, belong to the thread with that state.
