@@ -71,6 +71,9 @@ impl<F: Copy> Real<F> {
         }
         let address = if found.is_null() { ABSENT } else { found };
         self.address.store(address, Relaxed);
+        // A look-up forgets the loader's last error, so the function that tells it must have been found before: std calls some
+        // hook before `main`.
+        super::thread::DLERROR.get();
         address
     }
 }

@@ -246,16 +246,18 @@ pub unsafe extern "C" fn dlclose(library: *mut c_void) -> c_int {
     REAL.get().map_or(-1, |real| load(|| unsafe { real(library) }))
 }
 
+/// The C library's `dlerror`.
+pub(super) static DLERROR: Real<unsafe extern "C" fn() -> *mut c_char> =
+    // SAFETY: it is the C library's.
+    unsafe { Real::new(c"dlerror") };
+
 /// What went wrong last when a library was loaded: either here or, as the functions above do that, with the thread's own block.
 ///
 /// # Safety
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlerror() -> *mut c_char {
-    static REAL: Real<unsafe extern "C" fn() -> *mut c_char> =
-        // SAFETY: it is the C library's.
-        unsafe { Real::new(c"dlerror") };
-    let Some(real) = REAL.get() else {
+    let Some(real) = DLERROR.get() else {
         return ptr::null_mut();
     };
     // SAFETY: the function has no arguments.
