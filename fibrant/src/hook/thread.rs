@@ -15,7 +15,7 @@ use super::real::Real;
 use crate::context::{self, exceptions, stack, tls};
 use crate::fiber::Thread;
 use crate::scheduler::Worker;
-use crate::sys::syscall;
+use crate::sys::{PerProcess, syscall};
 use libc::{
     c_char, c_int, c_void, clockid_t, cpu_set_t, dl_phdr_info, pthread_attr_t, pthread_key_t, pthread_t,
     sched_param,
@@ -23,6 +23,7 @@ use libc::{
 use libc::{sigval, size_t};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 /// The thread that the kernel knows: for a fiber's, its worker's.
 fn kernels_thread(thread: pthread_t) -> pthread_t {
@@ -196,13 +197,21 @@ pub unsafe extern "C" fn tss_delete(key: pthread_key_t) {
 
 /// Calls a function that loads or unloads libraries: with the thread's own block, without waits, and with what follows from it.
 fn load<R>(call: impl FnOnce() -> R) -> R {
-    let result = without_waits(|| at_home(call));
-    exceptions::look();
-    if let Some(update) = tls::note_libraries() {
-        stack::update_locals(&update);
-    }
-    result
+    without_waits(|| {
+        let result = at_home(call);
+        exceptions::look();
+        // Whoever loads a library that another thread has just loaded finds it in all blocks, too: that one is done when this
+        // gets the lock, or has left it to this.
+        let _alone = UPDATING.get().lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(update) = tls::note_libraries() {
+            stack::update_locals(&update);
+        }
+        result
+    })
 }
+
+/// Held while the blocks are brought up to date.
+static UPDATING: PerProcess<Mutex<()>> = PerProcess::new(Mutex::default);
 
 /// Loads a library. Its thread-locals are in the blocks of all fibers when this returns.
 ///
