@@ -22,11 +22,12 @@ pub(crate) struct Exceptions {
     thrown: usize,
 }
 
-/// Looks whether libstdc++ is loaded, when something may have loaded it.
-pub(crate) fn look() {
+/// Looks whether libstdc++ is loaded, when something may have loaded it. Returns whether it is.
+pub(crate) fn look() -> bool {
     // SAFETY: looks up a name.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__cxa_get_globals".as_ptr()) };
     GLOBALS.store(found, Relaxed);
+    !found.is_null()
 }
 
 /// Where this thread's are, if it can have any.

@@ -196,10 +196,12 @@ pub unsafe extern "C" fn tss_delete(key: pthread_key_t) {
 }
 
 /// Calls a function that loads or unloads libraries: with the thread's own block, without waits, and with what follows from it.
-fn load<R>(call: impl FnOnce() -> R) -> R {
+fn load<R>(call: impl FnOnce() -> R, worked: impl FnOnce(&R) -> bool) -> R {
     without_waits(|| {
         let result = at_home(call);
-        exceptions::look();
+        if worked(&result) {
+            look_for_exceptions();
+        }
         // Whoever loads a library that another thread has just loaded finds it in all blocks, too: that one is done when this
         // gets the lock, or has left it to this.
         let _alone = UPDATING.get().lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,6 +210,16 @@ fn load<R>(call: impl FnOnce() -> R) -> R {
         }
         result
     })
+}
+
+/// Looks whether C++'s library is loaded. That it is not is no error that the program is to see.
+fn look_for_exceptions() {
+    if !exceptions::look()
+        && let Some(forget) = DLERROR.get()
+    {
+        // SAFETY: it has no arguments.
+        unsafe { forget() };
+    }
 }
 
 /// Held while the blocks are brought up to date.
@@ -223,8 +235,9 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void
         // SAFETY: it is the C library's, with these arguments.
         unsafe { Real::new(c"dlopen") };
     // SAFETY: the arguments are those that the function was called with.
-    REAL.get()
-        .map_or(ptr::null_mut(), |real| load(|| unsafe { real(file, mode) }))
+    REAL.get().map_or(ptr::null_mut(), |real| {
+        load(|| unsafe { real(file, mode) }, |library| !library.is_null())
+    })
 }
 
 /// Loads a library into a namespace.
@@ -238,7 +251,10 @@ pub unsafe extern "C" fn dlmopen(space: libc::c_long, file: *const c_char, mode:
         unsafe { Real::new(c"dlmopen") };
     // SAFETY: the arguments are those that the function was called with.
     REAL.get().map_or(ptr::null_mut(), |real| {
-        load(|| unsafe { real(space, file, mode) })
+        load(
+            || unsafe { real(space, file, mode) },
+            |library| !library.is_null(),
+        )
     })
 }
 
@@ -252,7 +268,9 @@ pub unsafe extern "C" fn dlclose(library: *mut c_void) -> c_int {
         // SAFETY: it is the C library's, with these arguments.
         unsafe { Real::new(c"dlclose") };
     // SAFETY: the argument is the one that the function was called with.
-    REAL.get().map_or(-1, |real| load(|| unsafe { real(library) }))
+    REAL.get().map_or(-1, |real| {
+        load(|| unsafe { real(library) }, |result| *result == 0)
+    })
 }
 
 /// The C library's `dlerror`.
@@ -313,7 +331,7 @@ struct Action {
 /// Prepares the process for fibers. The C library's handler is in place once a thread has been started, as for isolated fibers one
 /// has; until then there is nothing to do.
 pub(crate) fn prepare() {
-    exceptions::look();
+    look_for_exceptions();
     let mut action = Action {
         handler: 0,
         flags: 0,
