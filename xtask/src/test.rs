@@ -95,13 +95,16 @@ impl Step {
 
 const STEPS: [Step; 14] = [
     Step::plain("format", format),
-    Step::plain("lint", lint),
+    Step {
+        needs: || Ok(Vec::from(BUILD_LIBRARIES)),
+        ..Step::plain("lint", lint)
+    },
     Step::plain("docs", docs),
     Step::plain("debug", debug_tests),
     Step::plain("release", release_tests),
     Step::plain("lto", lto_tests),
     Step {
-        needs: || Ok(Vec::from(SERVERS_AND_LIBRARIES)),
+        needs: || Ok(SERVERS_AND_LIBRARIES.into_iter().chain(BUILD_LIBRARIES).collect()),
         ..Step::plain("clients", clients)
     },
     Step::plain("examples", examples),
@@ -176,6 +179,22 @@ const SERVERS_AND_LIBRARIES: [Tool; 10] = [
     Tool::Package {
         name: "libmariadb-dev",
         shown_by: "/usr/include/mariadb/mysql.h",
+    },
+];
+
+/// What the crates around C libraries look for as soon as they are built, even if only to be looked at.
+const BUILD_LIBRARIES: [Tool; 3] = [
+    Tool::Package {
+        name: "pkg-config",
+        shown_by: "pkg-config",
+    },
+    Tool::Package {
+        name: "libssl-dev",
+        shown_by: "/usr/include/openssl/ssl.h",
+    },
+    Tool::Package {
+        name: "libcurl4-openssl-dev",
+        shown_by: "curl-config",
     },
 ];
 
