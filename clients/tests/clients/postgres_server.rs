@@ -1,7 +1,8 @@
-//! PostgreSQL: the C library libpq.
+//! PostgreSQL: the crate `postgres`, which has a tokio runtime for each connection, and the C library libpq.
 
 use crate::patience::Watchdog;
 use clients::{Client, PATIENCE, Server, WAIT, crowd, runtime};
+use postgres::NoTls;
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::path::PathBuf;
@@ -51,6 +52,34 @@ fn programs() -> PathBuf {
     let mut installed: Vec<_> = folders.filter(|folder| folder.join("initdb").exists()).collect();
     installed.sort();
     installed.pop().unwrap_or_else(|| PathBuf::from("/usr/bin"))
+}
+
+/// The crate `postgres`.
+struct Crate(postgres::Client);
+
+impl Client for Crate {
+    fn wait(&mut self, _fiber: usize) {
+        let slept = self.0.execute("SELECT pg_sleep($1)", &[&WAIT.as_secs_f64()]);
+        assert_eq!(slept.unwrap(), 1);
+    }
+
+    fn query(&mut self, number: usize) {
+        let number = i64::try_from(number).unwrap();
+        let row = self.0.query_one("SELECT $1 + 1::bigint", &[&number]);
+        assert_eq!(row.unwrap().get::<_, i64>(0), number + 1);
+    }
+}
+
+#[test]
+fn the_crate_postgres() {
+    let watchdog = Watchdog::new();
+    let server = server();
+    let runtime = runtime();
+    watchdog.show(&runtime);
+    let settings = format!("host=127.0.0.1 port={} user=postgres", server.port());
+    crowd(&runtime, |_| {
+        Crate(postgres::Client::connect(&settings, NoTls).unwrap())
+    });
 }
 
 #[test]
