@@ -1,10 +1,12 @@
-//! nginx, with TLS: the crate `ureq` with rustls.
+//! nginx, with TLS: the crate `ureq` with rustls, and the C library libcurl with OpenSSL.
 
 use crate::patience::Watchdog;
-use clients::{Client, FIBERS, Server, WAIT, crowd, runtime};
+use clients::{Client, FIBERS, LIMIT, Server, WAIT, crowd, runtime};
+use curl::easy::Easy;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 use ureq::Agent;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
@@ -96,4 +98,88 @@ fn the_crate_ureq_with_rustls() {
         client.get("query", fiber);
         client
     });
+}
+
+/// The C library libcurl, by its easy interface. Each fiber has a connection of its own.
+struct Libcurl {
+    easy: Easy,
+    port: u16,
+}
+
+impl Libcurl {
+    fn new(server: &Server) -> Libcurl {
+        let mut easy = Easy::new();
+        easy.cainfo(server.folder().join("certificate.pem")).unwrap();
+        let port = server.port();
+        Libcurl { easy, port }
+    }
+
+    /// The server goes by its name, which libcurl has a thread look up: the fiber waits for that, too.
+    fn get(&mut self, path: &str, number: usize) -> Result<String, curl::Error> {
+        let address = format!("https://localhost:{}/{path}?n={number}", self.port);
+        self.easy.url(&address)?;
+        let mut body = Vec::new();
+        let mut transfer = self.easy.transfer();
+        transfer.write_function(|part| {
+            body.extend_from_slice(part);
+            Ok(part.len())
+        })?;
+        transfer.perform()?;
+        drop(transfer);
+        Ok(String::from_utf8(body).expect("the server sends text"))
+    }
+}
+
+impl Client for Libcurl {
+    fn wait(&mut self, fiber: usize) {
+        assert_eq!(self.get("wait", fiber).unwrap(), format!("waited {fiber}"));
+    }
+
+    fn query(&mut self, number: usize) {
+        assert_eq!(self.get("query", number).unwrap(), format!("number {number}"));
+    }
+}
+
+#[test]
+fn libcurl() {
+    let watchdog = Watchdog::new();
+    let server = server();
+    let runtime = runtime();
+    watchdog.show(&runtime);
+    crowd(&runtime, |fiber| {
+        let mut client = Libcurl::new(&server);
+        client.query(fiber);
+        client
+    });
+}
+
+/// The server answers later than libcurl wants to wait; the next request is none the worse for it.
+#[test]
+fn a_timeout_of_libcurl() {
+    const IMPATIENT: usize = 50;
+    const TIMEOUT: Duration = Duration::from_millis(200);
+    let watchdog = Watchdog::new();
+    let server = server();
+    let runtime = runtime();
+    watchdog.show(&runtime);
+    let start = Instant::now();
+    runtime.run_on(0, || {
+        fibrant::scope(|scope| {
+            for fiber in 0..IMPATIENT {
+                let server = &server;
+                scope.spawn(move || {
+                    let mut client = Libcurl::new(server);
+                    client.query(fiber);
+                    client.easy.timeout(TIMEOUT).unwrap();
+                    let start = Instant::now();
+                    let error = client.get("wait", fiber).unwrap_err();
+                    assert!(error.is_operation_timedout(), "{error}");
+                    assert!(start.elapsed() >= TIMEOUT);
+                    client.easy.timeout(Duration::ZERO).unwrap();
+                    client.query(fiber);
+                });
+            }
+        });
+    });
+    assert!(start.elapsed() < LIMIT);
 }
