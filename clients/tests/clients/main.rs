@@ -9,6 +9,7 @@ mod patience;
 mod mariadb_server;
 mod memcached_server;
 mod nginx_server;
+mod openssl_server;
 mod postgres_server;
 mod redis_server;
 mod tokio_inside;
