@@ -10,6 +10,7 @@ mod mariadb_server;
 mod memcached_server;
 mod nginx_server;
 mod openssl_server;
+mod pool;
 mod postgres_server;
 mod redis_server;
 mod tokio_inside;

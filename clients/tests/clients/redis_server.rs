@@ -5,7 +5,7 @@ use clients::{Client, Server, WAIT, crowd, runtime};
 use redis::{Commands, Connection};
 use std::process::Command;
 
-fn server() -> Server {
+pub fn server() -> Server {
     Server::start("redis", |folder, port| {
         let mut command = Command::new("redis-server");
         command
