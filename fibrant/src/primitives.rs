@@ -23,3 +23,27 @@ pub(crate) fn yield_thread() {
     // SAFETY: it has no arguments.
     unsafe { crate::sys::syscall!(SYS_sched_yield) };
 }
+
+std::thread_local! {
+    /// How many of our own locks this thread has taken.
+    static LOCKS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+/// Notes that this thread has taken one of our own locks.
+#[inline(always)]
+pub(crate) fn note_locked() {
+    LOCKS.set(LOCKS.get() + 1);
+}
+
+/// Notes that it has given one back.
+#[inline(always)]
+pub(crate) fn note_unlocked() {
+    LOCKS.set(LOCKS.get() - 1);
+}
+
+/// Whether this thread has one of our own locks. Then its fiber must not wait, for the allocator's locks either: whoever wants ours
+/// would spin until it goes on, and that may be the worker that it would go on on.
+#[inline(always)]
+pub(crate) fn has_lock() -> bool {
+    LOCKS.get() > 0
+}

@@ -43,10 +43,10 @@ struct OneOfSeveral {
     reserved: u32,
 }
 
-/// The fiber that makes the call, if it is one whose calls are hooked.
+/// The fiber that makes the call, if it is one that may wait.
 #[inline]
 fn caller() -> Option<Caller> {
-    Worker::of_hooked_fiber().map(|worker| Caller {
+    sync::patient_fiber().map(|worker| Caller {
         worker,
         hook: Hook::syscall,
     })
@@ -219,7 +219,7 @@ unsafe fn wait_for_one(arguments: [usize; 6], is_private: bool) -> Answer {
             // SAFETY: the caller's promise.
             unsafe { in_kernel(libc::SYS_futex, arguments) }
         };
-        return if is_private && Worker::current().is_none() {
+        return if is_private {
             sync::in_kernel(address, block)
         } else {
             block()

@@ -3,7 +3,7 @@
 use super::{Handle, Runtime};
 use crate::io::Reactor;
 use crate::scheduler::{Caller, Crew, Worker};
-use crate::{env, fiber, hook, scheduler, sys};
+use crate::{env, fiber, hook, scheduler, sync, sys};
 use std::io;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -174,7 +174,7 @@ impl Builder {
             crate::io::forget_parents();
             hook::forget_parents();
         });
-        crate::sync::make_ready();
+        sync::prepare();
         let settings = env::settings()?;
         let workers = match self.workers.or(settings.workers) {
             Some(0) => {

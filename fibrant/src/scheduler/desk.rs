@@ -7,6 +7,7 @@
 //! for nothing, which does no harm.
 
 use super::inbox::{Inbox, Pushed};
+use super::lock::{Guard, Lock};
 use super::roster::Roster;
 use super::scheduled::Scheduled;
 use super::worker::Worker;
@@ -27,7 +28,7 @@ pub(crate) struct Desk {
     /// All fibers that are with this worker.
     pub(super) roster: Roster<Scheduled>,
     /// What others want done here. Seldom used, and looked at when the worker polls.
-    errands: Mutex<Vec<Errand>>,
+    errands: Lock<Vec<Errand>>,
     has_errands: AtomicBool,
     /// Wakes the worker out of its poll.
     bell: OwnedFd,
@@ -86,7 +87,7 @@ impl Desk {
         Ok(Desk {
             inbox: Inbox::new(),
             roster: Roster::new(),
-            errands: Mutex::new(Vec::new()),
+            errands: Lock::default(),
             has_errands: AtomicBool::new(false),
             // SAFETY: it was just made and is nobody else's.
             bell: unsafe { OwnedFd::from_raw_fd(bell) },
@@ -174,8 +175,8 @@ impl Desk {
         !self.errands().is_empty()
     }
 
-    fn errands(&self) -> std::sync::MutexGuard<'_, Vec<Errand>> {
-        self.errands.lock().unwrap_or_else(PoisonError::into_inner)
+    fn errands(&self) -> Guard<'_, Vec<Errand>> {
+        self.errands.lock()
     }
 
     /// Wakes the worker if it sleeps. Returns whether it did.

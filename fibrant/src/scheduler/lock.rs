@@ -46,6 +46,7 @@ impl<T> Lock<T> {
         {
             self.lock_slowly();
         }
+        crate::primitives::note_locked();
         Guard(self)
     }
 
@@ -96,5 +97,6 @@ impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         self.0.taken.store(false, Release);
+        crate::primitives::note_unlocked();
     }
 }

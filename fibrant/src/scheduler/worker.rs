@@ -154,7 +154,7 @@ impl Worker {
     /// The reference is good until the fiber that asked is moved to another worker, which only it itself can bring about.
     #[inline(always)]
     pub(crate) fn current() -> Option<&'static Worker> {
-        let scheduler = Thread::with(Thread::scheduler)?;
+        let scheduler = Thread::if_any(Thread::scheduler)?;
         // SAFETY: `man` sets it, to a worker, and takes it back before that worker goes away. Code that asks runs on the
         // thread in between: a fiber of this worker never runs again after that.
         Some(unsafe { scheduler.cast::<Worker>().as_ref() })

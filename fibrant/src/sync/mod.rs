@@ -10,9 +10,11 @@
 //! while the one that it has woken is yet to get there. Threads are saved from that by preemption, some of the time. Fibers have none,
 //! so there are two rules for those who wake somebody ([`give_way_after`]):
 //!
-//! 1. A fiber that has woken one of its own worker's lets it run at once. (It would have to wait for that until it waits itself.)
-//! 2. Whoever has waited for the same address [`HUNGRY_AFTER`] times in a row, and not woken anybody there in between, as the holder
-//!    of a lock would, is *hungry*: who wakes it gives it a moment. A fiber lets others run, a thread gives up the processor, until
+//! 1. A fiber that wakes one of its own worker's which waits for the same address for the second time in a row
+//!    ([`OVERTAKEN_AFTER`]), and has not woken anybody there in between, as the holder of a lock would, lets it run at once. Not the
+//!    first time: who notifies somebody often holds a lock that the other one needs next.
+//! 2. Whoever has waited that way [`HUNGRY_AFTER`] times in a row is *hungry*: who wakes it gives it a moment, be they on different
+//!    workers, or threads. A fiber lets others run, a thread gives up the processor, until
 //!    the hungry one has gone on; for [`MOMENT`] at most, and twice as long each time that it has been in vain again, up to
 //!    [`LONGEST_MOMENT`]. So whoever is overtaken again and again gets there first in the end, and nobody pays for that more than
 //!    once in so many wakes.
@@ -21,7 +23,7 @@ pub(crate) mod table;
 
 use crate::clock;
 use crate::fiber::{Outcome, Task, WaitNumber, WaitReason};
-use crate::primitives::{full_fence, yield_thread};
+use crate::primitives::{full_fence, has_lock, yield_thread};
 use crate::scheduler::{Desk, InTable, WaitEnd, Waiting, Worker};
 use crate::sys::{self, PerProcess};
 use std::cell::Cell;
@@ -33,6 +35,9 @@ pub(crate) use table::{Key, Space};
 
 /// How many buckets there are.
 const BUCKETS: usize = 512;
+
+/// After how many waits in a row a fiber that is woken by one of its own worker runs at once.
+const OVERTAKEN_AFTER: u32 = 2;
 
 /// After how many waits in a row somebody is given a moment.
 const HUNGRY_AFTER: u32 = 32;
@@ -57,11 +62,25 @@ static SERVED: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 static THREADS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 static HUNGRY_THREADS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 
+/// Workers that block in the kernel, in the runtime's own code, by address.
+static WORKERS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
+
 /// How often it was asked whose turn it is, by address.
 static TURNS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 
 fn slot(address: usize) -> usize {
     (address >> 2).wrapping_mul(0x9E37_79B9) >> 12 & 63
+}
+
+/// Makes the table, so that nobody who waits needs memory for it: that may be what they wait for.
+pub(crate) fn prepare() {
+    TABLE.get();
+}
+
+/// The worker of the fiber that runs here, if it may wait for a lock: its calls are hooked, and it holds none of our own.
+#[inline(always)]
+pub(crate) fn patient_fiber() -> Option<&'static Worker> {
+    Worker::of_hooked_fiber().filter(|_| !has_lock())
 }
 
 /// Who waits.
@@ -335,11 +354,6 @@ fn wait_on_thread(
     end
 }
 
-/// Makes the table, which allocates, while nobody depends on it.
-pub(crate) fn make_ready() {
-    TABLE.get();
-}
-
 /// Whether there is a table: nobody waits before.
 pub(crate) fn is_made() -> bool {
     TABLE.existing().is_some()
@@ -398,7 +412,7 @@ fn wake_claimed(address: usize, claimed: Claimed<Anyone>) -> Woken {
             Anyone::Fiber { hunger, desk, .. } => (*hunger, ptr::from_ref(*desk)),
             Anyone::Thread { hunger, .. } => (*hunger, ptr::null()),
         };
-        woken.is_local |= !of.is_null() && ptr::eq(of, desk);
+        woken.is_local |= hunger.was_overtaken() && !of.is_null() && ptr::eq(of, desk);
         if let Some(moment) = hunger.moment() {
             woken.note_hungry(address, moment);
         }
@@ -435,7 +449,7 @@ pub(crate) fn give_way_after(woken: Woken) {
 
 #[cold]
 fn give_way(woken: Woken) {
-    let worker = Worker::of_hooked_fiber();
+    let worker = patient_fiber();
     if std::thread::panicking() && !worker.is_some_and(Worker::has_own_locals) {
         return; // perhaps in the middle of the message, where no other fiber with these thread-locals may panic
     }
@@ -480,6 +494,11 @@ impl Hunger {
         Hunger(times)
     }
 
+    /// Whether a fiber of the same worker that wakes this one is to let it run at once.
+    fn was_overtaken(self) -> bool {
+        self.0.is_multiple_of(OVERTAKEN_AFTER)
+    }
+
     /// How long whoever wakes this one is to wait for it, if at all.
     fn moment(self) -> Option<u64> {
         let rounds = self.0 / HUNGRY_AFTER;
@@ -515,22 +534,26 @@ pub(crate) fn in_kernel<R>(address: usize, block: impl FnOnce() -> R) -> R {
     let hunger = ROW.with(|row| Hunger::of_row(row, address));
     let slot = slot(address);
     let hungry = u32::from(hunger.moment().is_some());
+    let worker = u32::from(Worker::current().is_some());
+    WORKERS[slot].fetch_add(worker, SeqCst);
     THREADS[slot].fetch_add(1, Relaxed);
     HUNGRY_THREADS[slot].fetch_add(hungry, Relaxed);
     let result = block();
     HUNGRY_THREADS[slot].fetch_sub(hungry, Relaxed);
     THREADS[slot].fetch_sub(1, Relaxed);
+    WORKERS[slot].fetch_sub(worker, Relaxed);
     hunger.note_served(address);
     result
 }
 
 /// Whether threads that wait for this address in the kernel are to be woken before fibers that wait for it: every other time, if there
-/// are any; and now and then in any case, as there may be some that nobody knows of.
+/// are any; and now and then in any case, as there may be some that nobody knows of. If a worker is among them, it is always their turn:
+/// a fiber that is woken in its place may be one of its own, and could not run.
 pub(crate) fn is_threads_turn(address: usize) -> bool {
     let slot = slot(address);
     let turn = TURNS[slot].fetch_add(1, Relaxed);
     let interval = if THREADS[slot].load(Relaxed) > 0 { 2 } else { 16 };
-    turn % interval == 1
+    turn % interval == 1 || WORKERS[slot].load(Relaxed) > 0
 }
 
 /// Calls `wake`, which wakes so many threads that wait for this address in the kernel.

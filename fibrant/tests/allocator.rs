@@ -1,0 +1,87 @@
+//! An allocator behind a lock that fibers wait for: what the runtime itself allocates, in the middle of a switch or under one of its own
+//! locks, must not make the fiber wait a second time, or keep others from ever going on.
+
+#[path = "common/patience.rs"]
+mod patience;
+
+use fibrant::runtime::Builder;
+use patience::Watchdog;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// The system's, one call at a time.
+struct Slow;
+
+static LOCK: Mutex<()> = Mutex::new(());
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+/// Calls `f` with the lock held, now and then for longer.
+fn locked<T>(f: impl FnOnce() -> T) -> T {
+    let _guard = LOCK.lock().unwrap();
+    if CALLS.fetch_add(1, Relaxed).is_multiple_of(16) {
+        for _ in 0..2000 {
+            std::hint::spin_loop();
+        }
+    }
+    f()
+}
+
+// SAFETY: the system's allocator does it.
+unsafe impl GlobalAlloc for Slow {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        locked(|| unsafe { System.alloc(layout) })
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        locked(|| unsafe { System.dealloc(place, layout) });
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Slow = Slow;
+
+#[test]
+fn the_runtime_waits_for_no_lock_of_the_allocators_as_a_fiber_does() {
+    let watchdog = Watchdog::new();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let over = Arc::clone(&is_over);
+    let busy = thread::spawn(move || {
+        while !over.load(Relaxed) {
+            drop(vec![0_u8; 64]);
+            thread::sleep(Duration::from_micros(10));
+        }
+    });
+    for workers in [1, 2] {
+        let runtime = Builder::new().workers(workers).build().unwrap();
+        watchdog.show(&runtime);
+        let fibers: Vec<_> = (0..40)
+            .map(|index| {
+                runtime.spawn(move || {
+                    for round in 0..5 {
+                        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+                        let reader = fibrant::spawn(move || {
+                            let mut word = [0; 4];
+                            ours.read_exact(&mut word).unwrap();
+                            word.to_vec()
+                        });
+                        thread::sleep(Duration::from_micros(index * 7 % 50));
+                        theirs.write_all(b"word").unwrap();
+                        assert_eq!(reader.join().unwrap(), b"word", "round {round}");
+                        drop(fibrant::spawn(|| drop(vec![1; 1000])));
+                    }
+                })
+            })
+            .collect();
+        fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+        runtime.stop().unwrap();
+    }
+    is_over.store(true, Relaxed);
+    busy.join().unwrap();
+}
