@@ -359,8 +359,8 @@ bodies! {
             })
         }).collect();
         joined(others);
-        lock.lock().unwrap().sort_unstable();
-        let list = lock.lock().unwrap().clone();
+        let mut list = std::mem::take(&mut *lock.lock().unwrap());
+        list.sort_unstable();
         list
     };
     p29_success_leaves_errno, true, || {
