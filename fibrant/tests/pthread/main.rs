@@ -311,7 +311,9 @@ fn whoever_waits_for_a_robust_mutex_hears_that_its_owner_has_died() {
         // SAFETY: it takes a member.
         let heir = runtime.spawn(move || unsafe { function(&mut Member::new(0, 1, 1)) });
         eventually("the heir waits", || {
-            runtime.dump().fibers.iter().any(|fiber| fiber.wait.is_some())
+            let stats = runtime.hook_stats();
+            let locks = stats.iter().find(|hook| hook.name == "pthread_mutex_lock");
+            locks.is_some_and(|hook| hook.would_block > 0)
         });
         library.call("let_it_die");
         assert_eq!(heir.join().unwrap(), 0);
