@@ -115,7 +115,8 @@ macro_rules! define {
         /// As the C library's.
         #[unsafe(no_mangle)]
         pub unsafe extern $abi fn $name($($argument: $type),*) -> $result {
-            let caller = Worker::of_hooked_fiber().map(|worker| {
+            // The runtime's own code blocks like a thread while it holds a lock of ours.
+            let caller = crate::sync::patient_fiber().map(|worker| {
                 let caller = Caller { worker, hook: Hook::$name };
                 caller.count().calls.increment();
                 caller

@@ -89,7 +89,6 @@ pub(crate) enum Who<'a> {
     /// The fiber that runs on this worker.
     Fiber(&'a Worker),
     /// The calling thread. It blocks.
-    #[allow(dead_code)] // for locks of the C library's, where threads and fibers stand in one queue
     Thread,
 }
 
