@@ -2,6 +2,8 @@
 //! deadline.
 
 use crate::patience::Watchdog;
+use fibrant::fiber::WaitReason;
+use fibrant::runtime::{Builder, Handle, Runtime};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -62,6 +64,38 @@ impl Member {
     }
 }
 
+/// What kind of fibers a runtime has.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Kind {
+    /// Each has thread-locals of its own.
+    Isolated,
+    /// They share their worker's. Only for what keeps nothing there across a wait, or is to show what happens if it does.
+    Light,
+}
+
+impl Kind {
+    /// A runtime with such fibers.
+    pub fn runtime(self, workers: usize) -> Runtime {
+        let builder = Builder::new().workers(workers).name("test");
+        match self {
+            Kind::Isolated => builder,
+            // SAFETY: as the kind asks for.
+            Kind::Light => unsafe { builder.light() },
+        }
+        .build()
+        .unwrap()
+    }
+}
+
+/// How many fibers of a runtime wait for a lock or a like thing.
+pub fn waiting_for_locks(runtime: &Handle) -> usize {
+    let fibers = runtime.dump().fibers;
+    let waits = fibers.iter().map(|fiber| fiber.wait);
+    waits
+        .filter(|wait| matches!(wait, Some(WaitReason::Futex { .. })))
+        .count()
+}
+
 /// Lets so many fibers and so many threads work on the same thing, made anew for each runtime; then `check` looks at it.
 #[track_caller]
 pub fn together<S: Send + Sync + 'static>(
@@ -71,10 +105,24 @@ pub fn together<S: Send + Sync + 'static>(
     work: impl Fn(&S, &mut Member) + Send + Sync + 'static,
     check: impl Fn(&S),
 ) {
+    together_as(Kind::Isolated, fibers, threads, make, work, check);
+}
+
+/// The same with fibers of this kind.
+#[track_caller]
+pub fn together_as<S: Send + Sync + 'static>(
+    kind: Kind,
+    fibers: usize,
+    threads: usize,
+    make: impl Fn() -> S,
+    work: impl Fn(&S, &mut Member) + Send + Sync + 'static,
+    check: impl Fn(&S),
+) {
     let watchdog = Watchdog::new();
     let work = Arc::new(work);
     for workers in [1, 2] {
-        let runtime = watchdog.runtime(workers);
+        let runtime = kind.runtime(workers);
+        watchdog.show(&runtime);
         let shared = Arc::new(make());
         let member = |index: usize| {
             let (shared, work) = (Arc::clone(&shared), Arc::clone(&work));

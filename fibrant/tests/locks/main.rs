@@ -1,11 +1,16 @@
-//! Locks, unchanged, among fibers and threads: nobody deadlocks, nobody starves, and each lock keeps its promise. `standard` has those
-//! of std.
+//! Locks, unchanged, among fibers and threads: nobody deadlocks, nobody starves, and each lock keeps its promise. `standard` has those of
+//! std, `channels` what it has for messages and for waiting, `parking_lot` and `crossbeam` what these crates have;
+//! and `light` shows what light fibers can use, and what they cannot.
 
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../common/patience.rs"]
 mod patience;
 
+mod channels;
+mod crossbeam;
 mod fairness;
 mod harness;
+mod light;
+mod parking_lot;
 mod standard;
