@@ -1,7 +1,7 @@
 //! Light fibers, which share their worker's thread-locals: the locks that work among them, and those that cannot.
 //!
 //! What cannot is shown in child processes: the same program runs right with isolated fibers, and hangs or goes wrong with light ones.
-//! That it does is no promise; it is why there is a table in the documentation.
+//! That it does is no promise; it is why there is a table in the documentation. `scoped` adds to it.
 
 use crate::harness::*;
 use crate::patience::{Watchdog, eventually};

@@ -1,6 +1,6 @@
 //! Locks, unchanged, among fibers and threads: nobody deadlocks, nobody starves, and each lock keeps its promise. `standard` has those of
-//! std, `channels` what it has for messages and for waiting, `parking_lot` and `crossbeam` what these crates have;
-//! and `light` shows what light fibers can use, and what they cannot.
+//! std, `channels` what it has for messages and for waiting, `parking_lot` and `crossbeam` what these crates have; `scoped` has crates
+//! that keep something in thread-locals while they wait; and `light` shows what light fibers can use, and what they cannot.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -13,4 +13,5 @@ mod fairness;
 mod harness;
 mod light;
 mod parking_lot;
+mod scoped;
 mod standard;
