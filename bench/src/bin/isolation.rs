@@ -24,8 +24,8 @@ const REQUESTERS: usize = 2_000;
 /// A runtime with one worker, of the calling thread's.
 fn runtime(light: bool) -> Runtime {
     let builder = Builder::new().workers(1).use_caller(true).stack_size(64 << 10);
-    // SAFETY: what runs here keeps nothing in thread-locals across a wait.
     let builder = if light {
+        // SAFETY: what runs here keeps nothing in thread-locals across a wait.
         unsafe { builder.light() }
     } else {
         builder

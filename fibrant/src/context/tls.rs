@@ -449,6 +449,17 @@ fn exported(name: &CStr) -> Result<*mut c_void, Unsupported> {
     Ok(address)
 }
 
+/// A function that it exports.
+///
+/// # Safety
+/// `F` is the type of pointers to it.
+unsafe fn function<F: Copy>(name: &CStr) -> Result<F, Unsupported> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    let address = exported(name)?;
+    // SAFETY: the caller's promise; the sizes are the same.
+    Ok(unsafe { mem::transmute_copy(&address) })
+}
+
 /// A number that the C library exports for debuggers.
 fn number(name: &CStr) -> Result<usize, Unsupported> {
     // SAFETY: it is such a number, 32 bits.
@@ -612,17 +623,16 @@ impl Layout {
         // SAFETY: the C library's functions, by their names; their types have been the same for as long as they exist.
         let functions = unsafe {
             Functions {
-                allocate: mem::transmute::<*mut c_void, _>(exported(c"_dl_allocate_tls")?),
-                deallocate: mem::transmute::<*mut c_void, _>(exported(c"_dl_deallocate_tls")?),
-                call_destructors: mem::transmute::<*mut c_void, _>(exported(c"__call_tls_dtors")?),
-                begin_ctype: mem::transmute::<*mut c_void, _>(exported(c"__ctype_init")?),
+                allocate: function(c"_dl_allocate_tls")?,
+                deallocate: function(c"_dl_deallocate_tls")?,
+                call_destructors: function(c"__call_tls_dtors")?,
+                begin_ctype: function(c"__ctype_init")?,
             }
         };
         let (mut size, mut alignment) = (0_usize, 0_usize);
         // SAFETY: as above; it fills two numbers.
         unsafe {
-            let ask: unsafe extern "C" fn(*mut usize, *mut usize) =
-                mem::transmute(exported(c"_dl_get_tls_static_info")?);
+            let ask: unsafe extern "C" fn(*mut usize, *mut usize) = function(c"_dl_get_tls_static_info")?;
             ask(&mut size, &mut alignment);
         }
         if alignment > ALIGNMENT {
@@ -647,7 +657,7 @@ impl Layout {
         if unsafe { libc::pthread_self() } as usize != pointer.wrapping_offset(start).addr() {
             return Err(misfit("thread control block"));
         }
-        // SAFETY (of all reads below): a word of this thread's own control block, whose size is known, or of its thread-locals.
+        // SAFETY: a word of this thread's own control block, whose size is known, or of its thread-locals.
         let read = |place: isize| unsafe { pointer.offset(place).cast::<usize>().read() };
         let address = |place: isize| pointer.wrapping_offset(place).addr();
         let tid = start + field(c"_thread_db_pthread_tid")?;
@@ -690,9 +700,11 @@ impl Layout {
             constants.push((rseq, 0xFFFF_FFFF_0000_0000));
         }
         // The resolver's state is part of the control block, and found through one of the C library's thread-locals.
-        let resolver = exported(c"__res_state")?;
         // SAFETY: it has no arguments and gives an address.
-        let resolver = unsafe { mem::transmute::<*mut c_void, unsafe extern "C" fn() -> usize>(resolver)() };
+        let resolver = unsafe {
+            let ask: unsafe extern "C" fn() -> usize = function(c"__res_state")?;
+            ask()
+        };
         let state = resolver.wrapping_sub(pointer.addr()) as isize;
         let (words, count) = own_module().ok_or_else(|| misfit("errno"))?;
         // SAFETY: so many words are there.

@@ -234,10 +234,11 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void
     static REAL: Real<unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void> =
         // SAFETY: it is the C library's, with these arguments.
         unsafe { Real::new(c"dlopen") };
+    let Some(real) = REAL.get() else {
+        return ptr::null_mut();
+    };
     // SAFETY: the arguments are those that the function was called with.
-    REAL.get().map_or(ptr::null_mut(), |real| {
-        load(|| unsafe { real(file, mode) }, |library| !library.is_null())
-    })
+    load(|| unsafe { real(file, mode) }, |library| !library.is_null())
 }
 
 /// Loads a library into a namespace.
@@ -249,13 +250,12 @@ pub unsafe extern "C" fn dlmopen(space: libc::c_long, file: *const c_char, mode:
     static REAL: Real<unsafe extern "C" fn(libc::c_long, *const c_char, c_int) -> *mut c_void> =
         // SAFETY: it is the C library's, with these arguments.
         unsafe { Real::new(c"dlmopen") };
+    let Some(real) = REAL.get() else {
+        return ptr::null_mut();
+    };
     // SAFETY: the arguments are those that the function was called with.
-    REAL.get().map_or(ptr::null_mut(), |real| {
-        load(
-            || unsafe { real(space, file, mode) },
-            |library| !library.is_null(),
-        )
-    })
+    let call = || unsafe { real(space, file, mode) };
+    load(call, |library| !library.is_null())
 }
 
 /// Unloads a library.
@@ -267,10 +267,11 @@ pub unsafe extern "C" fn dlclose(library: *mut c_void) -> c_int {
     static REAL: Real<unsafe extern "C" fn(*mut c_void) -> c_int> =
         // SAFETY: it is the C library's, with these arguments.
         unsafe { Real::new(c"dlclose") };
+    let Some(real) = REAL.get() else {
+        return -1;
+    };
     // SAFETY: the argument is the one that the function was called with.
-    REAL.get().map_or(-1, |real| {
-        load(|| unsafe { real(library) }, |result| *result == 0)
-    })
+    load(|| unsafe { real(library) }, |result| *result == 0)
 }
 
 /// The C library's `dlerror`.

@@ -352,11 +352,9 @@ impl Worker {
         // SAFETY: it has not started.
         unsafe { Scheduled::of(&task).refuse(Box::new(problem)) };
         if let Some(group) = Scheduled::of(&task).group.take() {
-            // SAFETY: it is a member, and ends here. Whoever spawned it is one, too, or has left its block's destructors to the last:
-            // they are not run then, as nobody is left to run them.
-            if let Left::Nobody(Some(stack)) = unsafe { Group::leave(group) } {
-                std::mem::forget(stack);
-            }
+            // SAFETY: it is a member, and ends here. If it was the last, the destructors of the block are not run, as nobody is left to
+            // run them, and its stack is not used again.
+            let _ = unsafe { Group::leave(group) };
         }
         self.finish(Scheduled::of(&task));
     }
