@@ -144,8 +144,7 @@ bodies! {
     };
     p29_a_recursive_mutex_counts, false, || {
         let mutex = typed(libc::PTHREAD_MUTEX_RECURSIVE);
-        let results = [lock(&mutex), lock(&mutex), unlock(&mutex), unlock(&mutex), unlock(&mutex)];
-        results
+        [lock(&mutex), lock(&mutex), unlock(&mutex), unlock(&mutex), unlock(&mutex)]
     };
     p29_a_checked_mutex_knows_its_owner, false, || {
         let mutex = typed(libc::PTHREAD_MUTEX_ERRORCHECK);
