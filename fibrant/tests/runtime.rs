@@ -854,6 +854,50 @@ fn a_fiber_that_computes_for_ever_is_abandoned() {
 }
 
 #[test]
+fn what_run_on_has_borrowed_outlasts_a_fiber_that_is_abandoned() {
+    /// What is borrowed.
+    struct Lent<'a>(&'a AtomicBool);
+    impl Drop for Lent<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, SeqCst);
+        }
+    }
+    static IS_GONE: AtomicBool = AtomicBool::new(false);
+    static OVER: AtomicBool = AtomicBool::new(false);
+    let watchdog = Watchdog::new();
+    let runtime = build(2, false);
+    watchdog.show(&runtime);
+    let (begun, has_begun) = mpsc::channel();
+    let (ended, has_ended) = mpsc::channel();
+    let handle = runtime.handle();
+    let lender = thread::spawn(move || {
+        let lent = Lent(&IS_GONE);
+        handle.run_on(0, || {
+            // This one waits and can be abandoned; the other one computes, on a thread that does not come back.
+            fibrant::scope(|s| {
+                let borrower = || {
+                    begun.send(()).unwrap();
+                    while !OVER.load(SeqCst) {
+                        assert!(!lent.0.load(SeqCst));
+                        fibrant::hook::disabled(thread::yield_now);
+                    }
+                    ended.send(lent.0.load(SeqCst)).unwrap();
+                };
+                s.spawn_with(fibrant::Builder::new().worker(1), borrower).unwrap();
+            });
+        });
+    });
+    has_begun.recv().unwrap();
+    let report = runtime.shutdown(Duration::ZERO);
+    assert_eq!(report.abandoned.len(), 2, "{report:?}");
+    // Had it been told of the end, it would have gone on by now.
+    thread::sleep(ms(200));
+    OVER.store(true, SeqCst);
+    assert!(!has_ended.recv().unwrap(), "it is used and gone");
+    assert!(!lender.is_finished(), "it waits for one that never ends");
+}
+
+#[test]
 fn a_fiber_that_yields_for_ever_is_abandoned_and_runs_no_more() {
     let watchdog = Watchdog::new();
     for use_caller in [false, true] {

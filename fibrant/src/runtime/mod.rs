@@ -283,7 +283,8 @@ impl Handle {
     }
 
     /// Runs `f` as a fiber on this worker, waits for it, and returns what it returns. Works from fibers of this and of other
-    /// runtimes, and from plain threads. The wait cannot be cancelled, so `f` may borrow.
+    /// runtimes, and from plain threads. The wait cannot be cancelled, so `f` may borrow; if the runtime is shut down and the fiber is
+    /// abandoned, it never ends.
     ///
     /// # Panics
     ///

@@ -563,14 +563,18 @@ where
 {
     // The wait must come to its end: `f` may borrow.
     let _guard = defer_cancel();
+    let scope = Arc::new(ScopeData::new());
+    scope.note_spawned();
     // SAFETY: what it borrows outlives it, as this waits for its end, and may be used on another thread.
     let spawned = unsafe {
         Builder::new()
             .worker(worker)
-            .spawn_unbounded(handle, called_at, None, f)
+            .spawn_unbounded(handle, called_at, Some(Arc::clone(&scope)), f)
     };
     let fiber = spawned.unwrap_or_else(|error| panic!("{error}"));
-    fiber
-        .join()
-        .unwrap_or_else(|payload| panic::resume_unwind(payload))
+    let result = fiber.join();
+    // Whoever joins a fiber that was abandoned is told that it was cancelled. But it has not ended, and those to whom it has lent what
+    // `f` borrows may still run.
+    scope.wait_for_all();
+    result.unwrap_or_else(|payload| panic::resume_unwind(payload))
 }

@@ -528,7 +528,8 @@ impl Worker {
             // stolen by workers of this crew, which run no more.
             let scheduled = unsafe { fiber.as_ref() };
             // One that has no stack yet, because it was about to run ahead of others, has not started either.
-            if place == Place::Started && !scheduled.context.get().is_null() {
+            let has_started = place == Place::Started && !scheduled.context.get().is_null();
+            if has_started {
                 let index = self.index.unwrap_or(self.crew.desks.len());
                 self.crew.note_abandoned(FiberDump::of(fiber, place, index, now));
                 Thread::with(|thread| thread.counters.fibers_abandoned.increment());
@@ -544,6 +545,10 @@ impl Worker {
             unsafe {
                 scheduled.refuse(Box::new(Cancelled::new()));
                 scheduled.completion.complete();
+            }
+            // What was to run is gone, and with it what it borrowed. What was abandoned never is.
+            if let Some(scope) = scheduled.scope.as_ref().filter(|_| !has_started) {
+                scope.note_ended();
             }
         }
     }
