@@ -67,14 +67,14 @@ const COMPARISONS: [Comparison; 11] = [
 /// Figures of ours that stand for themselves: bench, how many fibers, and the most that it may be.
 const ALONE: [(&str, Option<u32>, f64); 2] = [("mem", Some(1_000_000), 4505.0), ("idle", None, 0.1)];
 
-/// The program that measures hooked calls, and prints a table of its own.
-const HOOKS: &str = "hooks";
+/// The programs that print tables of their own: what hooked calls cost, and what thread-locals of its own cost a fiber.
+const TABLES: [&str; 2] = ["hooks", "isolation"];
 
 /// Runs the benchmarks whose names contain one of the words, or all, and prints a table.
 pub fn run(filter: &[String]) -> Outcome {
     let wanted = |bench: &str| filter.is_empty() || filter.iter().any(|word| bench.contains(word.as_str()));
-    if wanted(HOOKS) {
-        run::openly(run::line(&format!("cargo run --release -p bench --bin {HOOKS}")))?;
+    for table in TABLES.into_iter().filter(|table| wanted(table)) {
+        run::openly(run::line(&format!("cargo run --release -p bench --bin {table}")))?;
     }
     if !COMPARISONS
         .iter()
