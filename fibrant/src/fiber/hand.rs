@@ -78,7 +78,7 @@ use std::sync::Arc;
 ///
 /// # Thread-locals
 ///
-/// It shares the thread-locals of its thread, as any function called there would. Some code uses a thread-local like a
+/// It shares the thread-locals of whoever resumes it, as any function called there would. Some code uses a thread-local like a
 /// stack: it leaves a pointer there, calls a function, and then puts back what it found (the crate scoped-tls does). If
 /// that function suspends the fiber and others like it run meanwhile, the pointers are put back in the wrong order, and one
 /// into a fiber that has ended may stay. Neither the type system nor fibrant notices: do not suspend inside such a call.

@@ -140,12 +140,13 @@ impl Builder {
         self
     }
 
-    /// Makes the runtime's fibers light: they share the thread-locals of their worker. They all do for now, so this has no
-    /// effect yet.
+    /// Makes the runtime's fibers light, those of timers and event functions included: they share the thread-locals of their worker
+    /// instead of having their own. Also the way to have a runtime where [`build`](Builder::build) says that fibers cannot have their own.
     ///
     /// # Safety
     ///
-    /// Nothing that the fibers run keeps state in thread-locals across a wait: two fibers of a worker would find each other's.
+    /// **Nothing that the fibers run keeps state in thread-locals across a wait**: two fibers of a worker would find each other's. What
+    /// that means is said at [`fibrant::Builder::light`](crate::Builder::light), and goes for everything that runs in this runtime.
     ///
     /// ```
     /// // SAFETY: the fibers run nothing that uses thread-locals.
@@ -163,6 +164,11 @@ impl Builder {
     ///
     /// If there are to be no workers, the environment variable `FIBRANT` makes no sense, or the system refuses a thread or a
     /// descriptor.
+    ///
+    /// With [`Unsupported`](io::ErrorKind::Unsupported), and the reason, if fibers cannot have thread-locals of their own here and
+    /// [`light`](Builder::light) was not called. It takes glibc, 2.34 or later, linked dynamically; on x86_64 also a kernel and a
+    /// processor that let programs change the thread pointer (FSGSBASE: Linux 5.9 or later). Builds with `--cfg fibrant_asan` are light:
+    /// whoever builds that way promises what `light` asks for.
     ///
     /// ```
     /// assert!(fibrant::runtime::Builder::new().workers(0).build().is_err());

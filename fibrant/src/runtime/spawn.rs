@@ -48,14 +48,43 @@ where
 ///
 /// It mirrors [`std::thread::spawn`]. Once the fiber has started it stays on its worker.
 ///
+/// The fiber is *isolated*: it has thread-locals of its own, as a new thread has, and whatever it calls takes it for a thread. So it
+/// may hold locks of `std::sync` across waits, and use channels and `thread::park`, with fibers and threads alike. Its thread-locals
+/// are dropped when `f` has returned, before [`join`](JoinHandle::join) returns. In a runtime built with
+/// [`light`](crate::runtime::Builder::light) it shares its worker's instead.
+///
 /// # Panics
 ///
-/// If the global runtime cannot be started.
+/// If the global runtime cannot be started: see [`Builder::build`](crate::runtime::Builder::build).
 ///
 /// ```
 /// // Outside a runtime:
 /// let fiber = fibrant::spawn(|| "hello");
 /// assert_eq!(fiber.join().unwrap(), "hello");
+/// ```
+///
+/// A thread as far as std can tell:
+///
+/// ```
+/// use std::cell::Cell;
+/// use std::sync::mpsc;
+///
+/// thread_local!(static COUNT: Cell<u32> = const { Cell::new(0) });
+///
+/// fibrant::run(|| {
+///     let (sender, receiver) = mpsc::sync_channel(0);
+///     let fibers = [1, 2].map(|number| {
+///         let sender = sender.clone();
+///         fibrant::spawn(move || {
+///             COUNT.set(number);
+///             sender.send(number).unwrap(); // waits for the receiver
+///             assert_eq!(COUNT.get(), number);
+///         })
+///     });
+///     assert_eq!(receiver.iter().take(2).sum::<u32>(), 3);
+///     fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+///     assert_eq!(COUNT.get(), 0);
+/// });
 /// ```
 #[track_caller]
 #[inline]
@@ -70,8 +99,12 @@ where
 
 /// Spawns a fiber on this worker. What it runs and returns need not be `Send`.
 ///
-/// It shares this worker's thread-locals. Some code uses a thread-local like a stack, as the crate scoped-tls does: do not wait
-/// inside such a call while another fiber of this worker may make one.
+/// It shares the thread-locals of the fiber that calls this, as what is not `Send` may point into them. They live until the last of
+/// those that share them has ended, which drops them. Towards all others it is as isolated as its spawner.
+///
+/// Some code uses a thread-local like a stack, as the crate scoped-tls does: do not wait inside such a call while another fiber that
+/// shares the same thread-locals may make one. Nor do two of them get along in `thread::park`, `mpsc` or a lock that a thread may take
+/// twice: to std they are one thread. The type system does not stop you there; [`spawn`] has no such rules.
 ///
 /// # Panics
 ///
@@ -353,11 +386,24 @@ impl Builder {
         self
     }
 
-    /// Makes the fiber light: it shares the thread-locals of its worker. All fibers do for now, so this has no effect yet.
+    /// Makes the fiber light: it shares the thread-locals of its worker instead of having its own, with the worker itself and all
+    /// its other light fibers. It is cheaper to spawn and to switch to, and takes less memory: `docs/threads-or-fibers.md` in the
+    /// repository has the figures.
     ///
     /// # Safety
     ///
-    /// Nothing that the fiber runs keeps state in thread-locals across a wait: other fibers of its worker would find it.
+    /// **Nothing that the fiber runs keeps state in thread-locals across a wait.** That goes for all code that it calls, down to std
+    /// and the C library, and for every wait, in a hooked call as in fibrant's own functions: other light fibers of its worker run
+    /// meanwhile, and would find that state, or replace it. In particular, across a wait,
+    ///
+    /// - no reference is kept that `thread_local!`'s `with` has lent, if other fibers may change what it refers to;
+    /// - nothing is in use that treats a thread-local like a stack, as scoped-tls and the entered spans of tracing do: they put back
+    ///   what they have found, in the wrong order, and scoped-tls then reads a stack that is gone;
+    /// - no lock is held that its thread may take twice, such as `stdout().lock()`: another fiber would be let in;
+    /// - no C++ exception is being handled.
+    ///
+    /// `thread::park`, `mpsc`, parking_lot and crossbeam know threads only: between light fibers of a worker they hang. `errno` is
+    /// right, as hooks write it last; `Mutex`, `RwLock`, `Condvar` and `Once` of std work.
     ///
     /// ```
     /// fibrant::run(|| {
@@ -375,7 +421,8 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// If there is no such worker, the stack is too large, or the global runtime has been stopped.
+    /// If there is no such worker, the stack is too large, or the global runtime has been stopped. (A stack that turns out not to be
+    /// had when the fiber is about to start, or on which the program's thread-locals do not fit, is told to whoever joins it.)
     ///
     /// ```
     /// fibrant::run(|| {
