@@ -10,13 +10,15 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 fn main() {
     fibrant::run(|| {
         crowd();
         messages();
+        threads();
         timers();
         descriptors();
         endings_from_outside();
@@ -95,9 +97,38 @@ fn messages() {
     reader.join().unwrap();
 }
 
+/// To std a fiber is a thread: it has thread-locals of its own, and may hold a lock, or wait for a channel, across waits.
+fn threads() {
+    title("3. Thread-locals, locks and channels of std");
+    thread_local! {
+        static VISITOR: Cell<&'static str> = const { Cell::new("nobody") };
+    }
+    let guests = Arc::new(Mutex::new(Vec::new()));
+    let (sender, receiver) = mpsc::sync_channel(0);
+    let fibers = ["Ann", "Bob", "Cleo"].map(|name| {
+        let (guests, sender) = (Arc::clone(&guests), sender.clone());
+        fibrant::spawn(move || {
+            VISITOR.set(name);
+            let mut list = guests.lock().unwrap(); // the others wait for it, their workers do not
+            thread::sleep(Duration::from_millis(5));
+            list.push(name);
+            drop(list);
+            sender.send(thread::current().id()).unwrap(); // waits for whoever receives
+            assert_eq!(VISITOR.get(), name);
+        })
+    });
+    drop(sender);
+    let mut ids: Vec<_> = receiver.iter().collect();
+    fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+    ids.push(thread::current().id());
+    println!("  the list: {:?}", guests.lock().unwrap());
+    println!("  three fibers and the one that waits for them, as std sees them: {ids:?}");
+    println!("  here, where nothing was set, the visitor is {}", VISITOR.get());
+}
+
 /// Timers run functions as fibers, once or again and again.
 fn timers() {
-    title("3. Timers");
+    title("4. Timers");
     static TICKS: AtomicU32 = AtomicU32::new(0);
     let start = Instant::now();
     let ticker = timer::every(Duration::from_millis(10), || {
@@ -122,7 +153,7 @@ fn timers() {
 
 /// A fiber waits for a descriptor while others run.
 fn descriptors() {
-    title("4. Waiting for a descriptor");
+    title("5. Waiting for a descriptor");
     let (mut ours, mut theirs) = UnixStream::pair().unwrap();
     let reader = fibrant::spawn(move || {
         let ready = io::wait(ours.as_raw_fd(), Event::READ, Some(Duration::from_secs(10)));
@@ -141,7 +172,7 @@ fn descriptors() {
 
 /// Cancelling unwinds a fiber; so does a timeout; a scope waits for its own.
 fn endings_from_outside() {
-    title("5. Cancel, timeout, scope");
+    title("6. Cancel, timeout, scope");
     let sleeper = fibrant::spawn(|| fibrant::sleep(Duration::from_secs(3600)));
     fibrant::yield_now();
     sleeper.cancel();
@@ -163,7 +194,7 @@ fn endings_from_outside() {
 
 /// What everybody is doing, at any moment.
 fn dump() {
-    title("6. A dump");
+    title("7. A dump");
     let waiting: Vec<_> = ["one", "two"]
         .map(|name| fibrant::Builder::new().name(name).spawn(fiber::park).unwrap())
         .into();
@@ -177,7 +208,7 @@ fn dump() {
 
 /// A fiber and its resumer run in turns, each on its own stack.
 fn turns() {
-    title("7. In turns");
+    title("8. In turns");
     let fiber = Fiber::new(|| {
         for step in ["washes", "rinses", "dries"] {
             println!("  fiber '{}' {step}", fiber::current().unwrap().name().unwrap());
@@ -201,7 +232,7 @@ fn turns() {
 
 /// A fiber may resume others; suspending always goes back to whoever resumed.
 fn nesting() {
-    title("8. Fibers within fibers");
+    title("9. Fibers within fibers");
     let outer = Fiber::new(|| {
         let inner = Fiber::new(|| {
             println!("    inner: suspends to outer, not to main");
@@ -221,7 +252,7 @@ fn nesting() {
 
 /// A coroutine passes values, from any depth of calls; one that takes nothing is an iterator.
 fn generator() {
-    title("9. A recursive generator");
+    title("10. A recursive generator");
     fn moves(yielder: &Yielder<(), (char, char)>, disks: u32, from: char, to: char, via: char) {
         if disks > 0 {
             moves(yielder, disks - 1, from, via, to);
@@ -236,7 +267,7 @@ fn generator() {
 
 /// Each fiber has its own fiber-locals.
 fn locals() {
-    title("10. Fiber-locals");
+    title("11. Fiber-locals");
     fiber_local! {
         static REQUEST: Cell<u32> = const { Cell::new(0) };
     }
@@ -259,7 +290,7 @@ fn locals() {
 
 /// A panic goes on in the resumer; a stack that cannot be had is an error.
 fn failures() {
-    title("11. When things go wrong");
+    title("12. When things go wrong");
     let usual_hook = panic::take_hook();
     panic::set_hook(Box::new(|info| {
         println!("  (the panic hook saw a panic at {})", info.location().unwrap())
@@ -277,7 +308,7 @@ fn failures() {
 
 /// Dropping a suspended fiber runs the destructors of all it holds.
 fn endings() {
-    title("12. Dropping a suspended fiber");
+    title("13. Dropping a suspended fiber");
     struct Connection;
     impl Drop for Connection {
         fn drop(&mut self) {
@@ -296,7 +327,7 @@ fn endings() {
 
 /// What a switch costs on this machine.
 fn costs() {
-    title("13. What it costs here");
+    title("14. What it costs here");
     const ROUNDS: u32 = 1_000_000;
     let time = |name: &str, fiber: Fiber| {
         let start = Instant::now();
