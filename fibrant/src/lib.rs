@@ -33,3 +33,8 @@ struct FromSylar;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/hooks.md")]
 struct Hooks;
+
+/// And those of the page about threads and fibers.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/threads-or-fibers.md")]
+struct ThreadsOrFibers;
