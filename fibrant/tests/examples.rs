@@ -1,5 +1,5 @@
 //! The examples, as a user runs them: the servers are started as programs, talked to by fifty clients, and ended by a signal; the
-//! doctor examines the hooks.
+//! doctor examines the hooks; ten thousand fibers hand on words.
 
 #[path = "common/patience.rs"]
 mod patience;
@@ -318,6 +318,33 @@ fn http_refuses_nonsense_and_closes() {
     let mut reader = BufReader::new(server.connect());
     assert_eq!(ask(&mut reader, "DELETE / HTTP/1.1\r\n\r\n").0, 405);
     assert_eq!(ask(&mut reader, &get("/")).0, 200);
+}
+
+#[test]
+fn ten_thousand_fibers_hand_on_words() {
+    let _watchdog = Watchdog::new();
+    for workers in [1, 2] {
+        let mut command = Command::new(program("chain"));
+        let output = command.env("FIBRANT", format!("workers={workers}")).output();
+        let output = output.unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{workers} workers: {text}");
+        let last = text.lines().last();
+        let expected = r#"["locks", "and", "channels"] after 30000 visits"#;
+        assert_eq!(last, Some(expected), "{workers} workers: {text}");
+        // Three words pass by four fibers that say so.
+        assert_eq!(text.lines().count(), 13, "{workers} workers: {text}");
+    }
+}
+
+#[test]
+fn the_readme_shows_the_example_as_it_is() {
+    let (_, code) = include_str!("../examples/chain.rs").split_once("\n\n").unwrap();
+    let shown = format!("```rust\n{code}```\n");
+    assert!(
+        include_str!("../README.md").contains(&shown),
+        "README.md and examples/chain.rs differ"
+    );
 }
 
 /// Lets the doctor examine the hooks. Returns how it ended, and what it said.
