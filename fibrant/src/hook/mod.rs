@@ -1,8 +1,8 @@
 //! The hooks: ordinary blocking code runs in fibers, unchanged.
 //!
 //! In a fiber of a runtime the C library's blocking calls make the fiber wait, not its worker: what std, or a library written in
-//! C, calls a read, a connect or a sleep is tried without blocking, and if it would block another fiber runs meanwhile. Results,
-//! `errno`, partial transfers and timeouts are those of the blocking call in a thread. Nobody's flags are changed.
+//! C, calls a read, a connect, a sleep or a lock is tried without blocking, and if it would block another fiber runs meanwhile.
+//! Results, `errno`, partial transfers and timeouts are those of the blocking call in a thread. Nobody's flags are changed.
 //!
 //! ```
 //! use std::io::{Read, Write};
