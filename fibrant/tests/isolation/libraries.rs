@@ -123,6 +123,39 @@ fn early_ones_are_initial() {
     }
 }
 
+/// The environment of a process that has a library from the start: the process itself, not an emulator that may run it.
+fn preloading(compiled: &Compiled) -> (&'static str, String) {
+    let path = compiled.path().to_str().unwrap();
+    if std::env::var_os("FIBRANT_TEST_RUNNER").is_some() {
+        ("QEMU_SET_ENV", format!("LD_PRELOAD={path}"))
+    } else {
+        ("LD_PRELOAD", path.to_owned())
+    }
+}
+
+/// Where fibers cannot have thread-locals of their own, that is an error with the reason, and light ones are the way out.
+#[test]
+fn what_does_not_fit_is_said() {
+    const TEST: &str = "libraries::what_does_not_fit_is_said";
+    let _watchdog = Watchdog::new();
+    if common::case().is_none() {
+        let compiled = Compiled::new("locals.c", &["-DALIGNED=512"]);
+        let (name, value) = preloading(&compiled);
+        common::child(TEST, "aligned", &[(name, &value)]).succeeded();
+        return;
+    }
+    let builder = || fibrant::runtime::Builder::new().workers(1);
+    let error = builder().build().unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
+    for part in ["aligned to 512 bytes", "Builder::light"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    // SAFETY: it uses no thread-locals.
+    let light = unsafe { builder().light() }.build().unwrap();
+    assert_eq!(light.spawn(|| 5).join().unwrap(), 5);
+    light.stop().unwrap();
+}
+
 /// A library that the program was linked with: one that is preloaded is found in the same way.
 #[test]
 fn linked_ones_are_initial() {
@@ -141,18 +174,7 @@ fn linked_ones_are_initial() {
     let _watchdog = Watchdog::new();
     for options in [DYNAMIC, STATIC] {
         let compiled = Compiled::new("locals.c", options);
-        // The test's own process is to be given it, not the emulator that may run it.
-        let name = if std::env::var_os("FIBRANT_TEST_RUNNER").is_some() {
-            "QEMU_SET_ENV"
-        } else {
-            "LD_PRELOAD"
-        };
-        let path = compiled.path().to_str().unwrap();
-        let value = if name == "LD_PRELOAD" {
-            path.to_owned()
-        } else {
-            format!("LD_PRELOAD={path}")
-        };
+        let (name, value) = preloading(&compiled);
         common::child(TEST, "linked", &[(name, &value)]).succeeded();
     }
 }
@@ -221,6 +243,17 @@ fn the_loaders_error_is_told() {
                 assert!(error.contains("no_such_symbol"), "{error}");
             }
         });
+    });
+}
+
+/// A thread, too, is told: the first time that a process asks.
+#[test]
+fn the_loaders_error_is_told_to_threads() {
+    alone("libraries::the_loaders_error_is_told_to_threads", || {
+        // SAFETY: there is no such library.
+        assert!(unsafe { libc::dlopen(c"no-such-library.so".as_ptr(), libc::RTLD_NOW) }.is_null());
+        let error = loading_error();
+        assert!(error.contains("no-such-library.so"), "{error}");
     });
 }
 

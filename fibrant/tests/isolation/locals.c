@@ -10,6 +10,10 @@ static __thread long number = START;
 static __thread char text[16] = "initial";
 static __thread long zero[2];
 
+#ifdef ALIGNED
+__thread char aligned[16] __attribute__((aligned(ALIGNED))) = "aligned";
+#endif
+
 int are_initial(void)
 {
     return number == START && strcmp(text, "initial") == 0 && zero[0] == 0 && zero[1] == 0;
