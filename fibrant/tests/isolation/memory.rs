@@ -6,6 +6,7 @@ use crate::support::*;
 use fibrant::fiber;
 use fibrant::runtime::Builder;
 use std::cell::RefCell;
+use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
@@ -113,5 +114,30 @@ fn a_parked_fiber_takes_little() {
     assert!(each < most, "{each} bytes");
     fibers.iter().for_each(|fiber| fiber.fiber().unpark());
     fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+    runtime.stop().unwrap();
+}
+
+/// Fibers that resolve names, for which the C library keeps a state in each thread.
+#[test]
+fn nothing_is_left_of_names() {
+    const TEST: &str = "memory::nothing_is_left_of_names";
+    const COUNT: usize = 5_000;
+    let _watchdog = Watchdog::new();
+    if common::case().is_none() {
+        return print!("{}", common::child(TEST, "measure", &[]).succeeded().stderr());
+    }
+    let runtime = Builder::new().workers(1).build().unwrap();
+    let resolve = |count: usize| {
+        for _ in 0..count {
+            let fiber = fibrant::spawn(|| "localhost:80".to_socket_addrs().unwrap().count());
+            assert!(fiber.join().unwrap() > 0);
+        }
+    };
+    runtime.run_on(0, move || resolve(500));
+    let before = resident();
+    runtime.run_on(0, move || resolve(COUNT));
+    let growth = resident().saturating_sub(before);
+    eprintln!("{COUNT} fibers that resolved a name left {growth} bytes");
+    assert!(growth < 512 << 10, "{growth} bytes are left");
     runtime.stop().unwrap();
 }
