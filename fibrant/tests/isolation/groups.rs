@@ -84,25 +84,22 @@ fn fibers_driven_by_hand_share_their_resumers() {
 fn the_last_one_drops_the_values() {
     on_workers(|runtime| {
         let census = Census::default();
+        let right = Arc::new(AtomicUsize::new(0));
         let fibers: Vec<_> = (0..20)
             .map(|number| {
-                let census = census.clone();
+                let (census, right) = (census.clone(), Arc::clone(&right));
                 runtime.spawn(move || {
                     VALUE.set(number);
                     keep(&census);
-                    let ended = Arc::new(AtomicUsize::new(0));
                     for member in 0..3 {
-                        let (census, ended) = (census.clone(), Arc::clone(&ended));
+                        let right = Arc::clone(&right);
                         spawn_local(move || {
                             for round in 1..5 + member {
                                 wait(round);
                                 assert_eq!(VALUE.get(), number);
                                 KEPT.with_borrow(|kept| assert!(kept.is_some()));
                             }
-                            if ended.fetch_add(1, SeqCst) < 2 {
-                                KEPT.with_borrow(|kept| assert!(kept.is_some()));
-                            }
-                            drop(census);
+                            right.fetch_add(1, SeqCst);
                         });
                     }
                 })
@@ -110,7 +107,7 @@ fn the_last_one_drops_the_values() {
             .collect();
         fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
         crate::patience::eventually("all have ended", || census.dropped() == 20);
-        assert_eq!(census.made(), 20);
+        assert_eq!((census.made(), right.load(SeqCst)), (20, 60));
         // Their stacks are used again, by fibers that find nothing of theirs.
         together(runtime, 60, |_| {
             assert_eq!(VALUE.get(), 7);
@@ -215,24 +212,28 @@ fn a_destructor_may_spawn_a_local_fiber() {
 fn many_groups_in_turn() {
     on_workers(|runtime| {
         let census = Census::default();
+        let right = Arc::new(AtomicUsize::new(0));
         for round in 0..200 {
-            let census = census.clone();
+            let (census, right) = (census.clone(), Arc::clone(&right));
             together(runtime, 10, move |number| {
                 assert_eq!(VALUE.get(), 7);
                 KEPT.with_borrow(|kept| assert!(kept.is_none()));
                 VALUE.set(number);
                 keep(&census);
                 for member in 0..3 {
+                    let right = Arc::clone(&right);
                     spawn_local(move || {
                         assert_eq!(VALUE.get(), number);
                         if (member + round) % 3 == 0 {
                             fibrant::yield_now();
                         }
                         assert_eq!(VALUE.get(), number);
+                        right.fetch_add(1, SeqCst);
                     });
                 }
             });
         }
         crate::patience::eventually("all have ended", || census.dropped() == 2000);
+        assert_eq!(right.load(SeqCst), 6000);
     });
 }
