@@ -13,7 +13,10 @@ pub const WAIT: Duration = Duration::from_millis(500);
 const AT_LEAST: Duration = Duration::from_millis(450);
 
 /// Within what time all of them have waited. One after another would take them [`FIBERS`] times [`WAIT`], which is 100 s.
-pub const LIMIT: Duration = Duration::from_secs(3);
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a client has patience with a server that does not answer. One after another would take them 40 s to lose it.
+pub const TIMEOUT: Duration = Duration::from_millis(200);
 
 /// How many short queries each fiber makes.
 const QUERIES: usize = 10;
@@ -38,7 +41,7 @@ pub fn runtime() -> Runtime {
 ///
 /// # Panics
 ///
-/// If a client panics, waits for clearly less than [`WAIT`], or all together take longer than [`LIMIT`].
+/// If a client panics, waits for clearly less than [`WAIT`], or all together take much longer than one.
 pub fn crowd<C: Client>(runtime: &Runtime, connect: impl Fn(usize) -> C + Sync) {
     assert_eq!(
         runtime.workers(),
@@ -47,14 +50,7 @@ pub fn crowd<C: Client>(runtime: &Runtime, connect: impl Fn(usize) -> C + Sync) 
     );
     runtime.run_on(0, || {
         let start = Instant::now();
-        let connect = &connect;
-        let mut clients: Vec<C> = fibrant::scope(|scope| {
-            let fibers: Vec<_> = (0..FIBERS).map(|n| scope.spawn(move || connect(n))).collect();
-            fibers
-                .into_iter()
-                .map(|fiber| fiber.join().expect("it connects"))
-                .collect()
-        });
+        let mut clients = connect_all(&connect);
         let connected = start.elapsed();
 
         let start = Instant::now();
@@ -87,8 +83,49 @@ pub fn crowd<C: Client>(runtime: &Runtime, connect: impl Fn(usize) -> C + Sync) 
     });
 }
 
+/// Connects [`FIBERS`] clients, all from fibers of the runtime's one worker, then lets all of them lose their patience, each after [`TIMEOUT`],
+/// then go on.
+///
+/// # Panics
+///
+/// If a client panics, or all together take much longer than one.
+pub fn impatient<C: Send>(
+    runtime: &Runtime,
+    connect: impl Fn(usize) -> C + Sync,
+    lose_patience: impl Fn(&mut C) + Sync,
+    go_on: impl Fn(usize, &mut C) + Sync,
+) {
+    assert_eq!(runtime.workers(), 1);
+    runtime.run_on(0, || {
+        let mut clients = connect_all(&connect);
+        let start = Instant::now();
+        for_each(&mut clients, |n, client| {
+            let start = Instant::now();
+            lose_patience(client);
+            assert!(start.elapsed() >= TIMEOUT, "fiber {n} is too early");
+        });
+        let took = start.elapsed();
+        assert!(
+            took < LIMIT,
+            "{FIBERS} fibers that wait for {TIMEOUT:?} took {took:?}"
+        );
+        for_each(&mut clients, &go_on);
+        println!("{FIBERS} lost their patience after {took:?}");
+    });
+}
+
+fn connect_all<C: Send>(connect: &(impl Fn(usize) -> C + Sync)) -> Vec<C> {
+    fibrant::scope(|scope| {
+        let fibers: Vec<_> = (0..FIBERS).map(|n| scope.spawn(move || connect(n))).collect();
+        fibers
+            .into_iter()
+            .map(|fiber| fiber.join().expect("it connects"))
+            .collect()
+    })
+}
+
 /// Runs a fiber for each client, all at once.
-fn for_each<C: Client>(clients: &mut [C], act: impl Fn(usize, &mut C) + Sync) {
+fn for_each<C: Send>(clients: &mut [C], act: impl Fn(usize, &mut C) + Sync) {
     let act = &act;
     fibrant::scope(|scope| {
         for (n, client) in clients.iter_mut().enumerate() {

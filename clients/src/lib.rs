@@ -7,5 +7,5 @@
 mod crowd;
 mod server;
 
-pub use crowd::{Client, FIBERS, LIMIT, WAIT, crowd, runtime};
+pub use crowd::{Client, FIBERS, TIMEOUT, WAIT, crowd, impatient, runtime};
 pub use server::{PATIENCE, Server};

@@ -1,12 +1,12 @@
 //! nginx, with TLS: the crate `ureq` with rustls, and the C library libcurl with OpenSSL.
 
 use crate::patience::Watchdog;
-use clients::{Client, FIBERS, LIMIT, Server, WAIT, crowd, runtime};
+use clients::{Client, FIBERS, Server, TIMEOUT, WAIT, crowd, impatient, runtime};
 use curl::easy::Easy;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use ureq::Agent;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
@@ -156,30 +156,22 @@ fn libcurl() {
 /// The server answers later than libcurl wants to wait; the next request is none the worse for it.
 #[test]
 fn a_timeout_of_libcurl() {
-    const IMPATIENT: usize = 50;
-    const TIMEOUT: Duration = Duration::from_millis(200);
     let watchdog = Watchdog::new();
     let server = server();
     let runtime = runtime();
     watchdog.show(&runtime);
-    let start = Instant::now();
-    runtime.run_on(0, || {
-        fibrant::scope(|scope| {
-            for fiber in 0..IMPATIENT {
-                let server = &server;
-                scope.spawn(move || {
-                    let mut client = Libcurl::new(server);
-                    client.query(fiber);
-                    client.easy.timeout(TIMEOUT).unwrap();
-                    let start = Instant::now();
-                    let error = client.get("wait", fiber).unwrap_err();
-                    assert!(error.is_operation_timedout(), "{error}");
-                    assert!(start.elapsed() >= TIMEOUT);
-                    client.easy.timeout(Duration::ZERO).unwrap();
-                    client.query(fiber);
-                });
-            }
-        });
+    let connect = |fiber| {
+        let mut client = Libcurl::new(&server);
+        client.query(fiber);
+        client
+    };
+    let lose_patience = |client: &mut Libcurl| {
+        client.easy.timeout(TIMEOUT).unwrap();
+        let error = client.get("wait", 0).unwrap_err();
+        assert!(error.is_operation_timedout(), "{error}");
+    };
+    impatient(&runtime, connect, lose_patience, |fiber, client| {
+        client.easy.timeout(Duration::ZERO).unwrap();
+        client.query(fiber);
     });
-    assert!(start.elapsed() < LIMIT);
 }

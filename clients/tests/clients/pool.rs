@@ -5,7 +5,7 @@
 
 use crate::patience::Watchdog;
 use crate::redis_server::server;
-use clients::{FIBERS, runtime};
+use clients::{FIBERS, TIMEOUT, runtime};
 use r2d2::Pool;
 use redis::Commands;
 use std::collections::HashSet;
@@ -19,9 +19,6 @@ const CONNECTIONS: u32 = 20;
 
 /// How long each fiber keeps one.
 const HOLD: Duration = Duration::from_millis(50);
-
-/// Within what time all have had one: they take ten turns, half a second.
-const LIMIT: Duration = Duration::from_secs(5);
 
 fn pool(port: u16) -> Pool<redis::Client> {
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).unwrap();
@@ -67,7 +64,6 @@ fn the_crate_r2d2() {
         let turns = u32::try_from(FIBERS).unwrap() / CONNECTIONS;
         // The server's clock may be a little early, in each turn.
         assert!(took >= HOLD * turns * 9 / 10, "they took only {took:?}");
-        assert!(took < LIMIT, "they took {took:?}");
         assert_eq!(keys.len(), FIBERS, "each fiber has random numbers of its own");
         println!("{FIBERS} fibers shared {CONNECTIONS} connections in {took:?}");
     });
@@ -81,7 +77,6 @@ fn the_crate_r2d2() {
 /// Who waits for a connection longer than he wants to gets an error; who waits longer still gets the connection.
 #[test]
 fn a_timeout_of_r2d2() {
-    const TIMEOUT: Duration = Duration::from_millis(200);
     let watchdog = Watchdog::new();
     let server = server();
     let runtime = runtime();
