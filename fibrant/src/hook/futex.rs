@@ -31,7 +31,7 @@ const PRIVATE_32: usize = (0x02 | libc::FUTEX_PRIVATE_FLAG) as usize;
 /// How long a fiber waits for a time of a clock that can be set before the clock is looked at again: nanoseconds.
 const LOOK_AT_CLOCK_AFTER: u64 = 1_000_000_000;
 
-/// How long a fiber that panics blocks its worker before it waits as others do: nanoseconds.
+/// How long a light fiber that panics blocks its worker before it waits as others do: nanoseconds.
 const PANIC_PATIENCE: u64 = 20_000_000;
 
 /// What a call that waits for several takes.
