@@ -90,6 +90,8 @@ counters! {
     scopes,
     /// Waits for a descriptor.
     descriptor_waits,
+    /// Waits for a lock, or for a number in memory to change.
+    lock_waits,
 }
 
 /// How many hooks there are at most.
@@ -188,6 +190,7 @@ impl Counters {
             3 => &self.joins,
             4 => &self.scopes,
             5 => &self.descriptor_waits,
+            6 | 7 => &self.lock_waits,
             _ => &self.parks,
         }
     }
