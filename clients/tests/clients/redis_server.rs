@@ -11,7 +11,9 @@ pub fn server() -> Server {
         command
             .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--dir"])
             .arg(folder)
-            .args(["--save", "", "--maxclients", "1000"]);
+            .args(["--save", "", "--maxclients", "1000"])
+            // So often in a second it looks who has waited long enough.
+            .args(["--hz", "200"]);
         command
     })
 }
