@@ -150,7 +150,7 @@ bodies! {
         let mutex = typed(libc::PTHREAD_MUTEX_ERRORCHECK);
         [unlock(&mutex), lock(&mutex), lock(&mutex), unlock(&mutex), unlock(&mutex)]
     };
-    #[ignore = "needs thread-locals of a fiber's own"] p29_a_checked_mutex_belongs_to_one, true, || {
+    p29_a_checked_mutex_belongs_to_one, true, || {
         let mutex = typed(libc::PTHREAD_MUTEX_ERRORCHECK);
         let first = lock(&mutex);
         let other = Arc::clone(&mutex);
@@ -325,7 +325,7 @@ bodies! {
         of(libc::pthread_rwlock_unlock, &rw);
         (readers, first, attempts, is_over, writer.join())
     };
-    #[ignore = "needs thread-locals of a fiber's own"] p29_a_writer_does_not_wait_for_itself, false, || {
+    p29_a_writer_does_not_wait_for_itself, false, || {
         let rw = Object::new(libc::PTHREAD_RWLOCK_INITIALIZER);
         // SAFETY: it is one.
         unsafe {
