@@ -147,10 +147,8 @@ fn a_signal_to_a_fiber_reaches_its_worker() {
         HANDLED_BY.store(0, SeqCst);
         runtime.run_on(worker, move || {
             // SAFETY: as above.
-            assert_eq!(
-                unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR2) },
-                0
-            );
+            let sent = unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR2) };
+            assert_eq!(sent, 0);
             assert_eq!(HANDLED_BY.load(SeqCst), number);
             HANDLED_BY.store(0, SeqCst);
             // SAFETY: as above.

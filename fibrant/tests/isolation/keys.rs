@@ -35,10 +35,8 @@ fn get(key: pthread_key_t) -> usize {
 
 fn set(key: pthread_key_t, value: usize) {
     // SAFETY: as above.
-    assert_eq!(
-        unsafe { libc::pthread_setspecific(key, ptr::without_provenance(value)) },
-        0
-    );
+    let result = unsafe { libc::pthread_setspecific(key, ptr::without_provenance(value)) };
+    assert_eq!(result, 0);
 }
 
 /// Adds to the counter that a value is the address of.

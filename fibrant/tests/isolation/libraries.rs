@@ -47,7 +47,7 @@ impl Witnesses {
 /// All that is to be seen of one library in a runtime: by those that lived when it was loaded, and by later ones.
 fn witness(runtime: &Runtime, compiled: &Compiled, load: impl FnOnce(&Compiled) -> Loaded) -> Loaded {
     // Blocks that are idle when it is loaded.
-    together(runtime, 30, |number| wait(number));
+    together(runtime, 30, wait);
     let witnesses = Witnesses::new(runtime, 10);
     let library = load(compiled);
     let locals = library.locals();

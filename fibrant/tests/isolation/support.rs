@@ -168,9 +168,13 @@ impl Loaded {
         // SAFETY: they are of these types.
         unsafe {
             NativeLocals {
-                are_initial: std::mem::transmute::<*mut c_void, _>(self.symbol(c"are_initial")),
-                soil: std::mem::transmute::<*mut c_void, _>(self.symbol(c"soil")),
-                are_soiled: std::mem::transmute::<*mut c_void, _>(self.symbol(c"are_soiled")),
+                are_initial: std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(
+                    self.symbol(c"are_initial"),
+                ),
+                soil: std::mem::transmute::<*mut c_void, extern "C" fn(c_long)>(self.symbol(c"soil")),
+                are_soiled: std::mem::transmute::<*mut c_void, extern "C" fn(c_long) -> c_int>(
+                    self.symbol(c"are_soiled"),
+                ),
             }
         }
     }
