@@ -126,7 +126,7 @@ fn early_ones_are_initial() {
 /// The environment of a process that has a library from the start: the process itself, not an emulator that may run it.
 fn preloading(compiled: &Compiled) -> (&'static str, String) {
     let path = compiled.path().to_str().unwrap();
-    if std::env::var_os("FIBRANT_TEST_RUNNER").is_some() {
+    if is_emulated() {
         ("QEMU_SET_ENV", format!("LD_PRELOAD={path}"))
     } else {
         ("LD_PRELOAD", path.to_owned())
@@ -264,11 +264,10 @@ extern "C" fn wait_from_c(round: c_int) {
 /// Which exception is being handled belongs to the fiber.
 #[test]
 fn exceptions_do_not_mix() {
-    if std::process::Command::new("c++")
+    let version = std::process::Command::new(compiler(true))
         .arg("--version")
-        .output()
-        .is_err()
-    {
+        .output();
+    if !version.is_ok_and(|version| version.status.success()) {
         return eprintln!("skipped: no C++ compiler");
     }
     let compiled = Compiled::new("exceptions.cpp", &["-std=c++17"]);

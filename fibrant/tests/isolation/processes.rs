@@ -43,6 +43,9 @@ fn soil(number: usize) {
 /// The child of a fiber is that fiber, and can do everything.
 #[test]
 fn a_child_goes_on_with_the_fibers() {
+    if is_emulated() {
+        return;
+    }
     alone("processes::a_child_goes_on_with_the_fibers", || {
         on_workers(|runtime| {
             for number in 0..5 {
@@ -74,6 +77,9 @@ fn a_child_goes_on_with_the_fibers() {
 /// The thread that the fiber ran on is no more in the child: its stack is given to the next thread.
 #[test]
 fn a_childs_threads_and_libraries_do_not_mix() {
+    if is_emulated() {
+        return;
+    }
     alone("processes::a_childs_threads_and_libraries_do_not_mix", || {
         let compiled = [DYNAMIC, STATIC].map(|options| Compiled::new("locals.c", options));
         let compiled = Arc::new(compiled);
@@ -134,6 +140,9 @@ fn a_childs_threads_and_libraries_do_not_mix() {
 /// A child of a fiber's makes a runtime of its own, as worker and with others.
 #[test]
 fn a_child_makes_a_runtime() {
+    if is_emulated() {
+        return;
+    }
     alone("processes::a_child_makes_a_runtime", || {
         on_workers(|runtime| {
             runtime.run_on(0, || {
@@ -247,6 +256,9 @@ fn change_user() {
 /// The C library asks each thread to change its user, and waits for the answers.
 #[test]
 fn the_user_changes_for_all() {
+    if is_emulated() {
+        return;
+    }
     const TEST: &str = "processes::the_user_changes_for_all";
     let Some(case) = common::case() else {
         let _watchdog = Watchdog::new();

@@ -77,6 +77,23 @@ pub struct Compiled(PathBuf);
 pub const DYNAMIC: &[&str] = &["-ftls-model=global-dynamic"];
 pub const STATIC: &[&str] = &["-ftls-model=initial-exec"];
 
+/// Whether an emulator runs this. It cannot fork a process that has started threads and start others there, its own threads keep
+/// their user, and its memory is no measure.
+pub fn is_emulated() -> bool {
+    std::env::var_os("FIBRANT_TEST_RUNNER").is_some()
+}
+
+/// The compiler of C, or of C++. This test may run in an emulator; the compiler does not.
+pub fn compiler(is_plus: bool) -> &'static str {
+    let emulated = cfg!(target_arch = "aarch64") && is_emulated();
+    match (emulated, is_plus) {
+        (false, false) => "cc",
+        (false, true) => "c++",
+        (true, false) => "aarch64-linux-gnu-gcc",
+        (true, true) => "aarch64-linux-gnu-g++",
+    }
+}
+
 impl Compiled {
     /// Compiles a source, with some options.
     pub fn new(source: &str, options: &[&str]) -> Compiled {
@@ -85,16 +102,7 @@ impl Compiled {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/isolation");
         let file = Path::new(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("isolation-{}-{number}.so", std::process::id()));
-        let is_plus = source.ends_with(".cpp");
-        let native = if is_plus { "c++" } else { "cc" };
-        // This test may run in an emulator; the compiler does not.
-        let cross = if is_plus {
-            "aarch64-linux-gnu-g++"
-        } else {
-            "aarch64-linux-gnu-gcc"
-        };
-        let emulated = cfg!(target_arch = "aarch64") && std::env::var_os("FIBRANT_TEST_RUNNER").is_some();
-        let output = Command::new(if emulated { cross } else { native })
+        let output = Command::new(compiler(source.ends_with(".cpp")))
             .args(["-shared", "-fPIC", "-O1", "-g", "-o"])
             .arg(&file)
             .arg(folder.join(source))
