@@ -6,7 +6,7 @@
 //!
 //! [`scheduler`](crate::scheduler) calls it, around its switches.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
@@ -22,12 +22,20 @@ pub(crate) struct Exceptions {
     thrown: usize,
 }
 
-/// Looks whether libstdc++ is loaded, when something may have loaded it. Returns whether it is.
-pub(crate) fn look() -> bool {
-    // SAFETY: looks up a name.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__cxa_get_globals".as_ptr()) };
-    GLOBALS.store(found, Relaxed);
-    !found.is_null()
+/// The name of that function.
+pub(crate) const NAME: &CStr = c"__cxa_get_globals";
+
+/// Whether libstdc++ is known to be loaded.
+pub(crate) fn are_known() -> bool {
+    !GLOBALS.load(Relaxed).is_null()
+}
+
+/// Notes where the function is.
+///
+/// # Safety
+/// It is null or the address of the function of that name, in a library that stays.
+pub(crate) unsafe fn note(function: *mut c_void) {
+    GLOBALS.store(function, Relaxed);
 }
 
 /// Where this thread's are, if it can have any.

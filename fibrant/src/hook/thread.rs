@@ -212,15 +212,32 @@ fn load<R>(call: impl FnOnce() -> R, worked: impl FnOnce(&R) -> bool) -> R {
     })
 }
 
-/// Looks whether C++'s library is loaded. That it is not is no error that the program is to see.
+/// Looks whether C++'s library is loaded; if so, it stays. That it is not is no error that the program is to see.
 fn look_for_exceptions() {
-    if !exceptions::look()
-        && let Some(forget) = DLERROR.get()
-    {
-        // SAFETY: it has no arguments.
-        unsafe { forget() };
+    let (Some(open), Some(forget_error)) = (DLOPEN.get(), DLERROR.get()) else {
+        return;
+    };
+    if exceptions::are_known() {
+        return;
+    }
+    // SAFETY: asks for a library only if it is there, and looks up a name. The library is never closed here.
+    unsafe {
+        let library = open(c"libstdc++.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        // If it is part of the program, everybody finds it.
+        let scope = if library.is_null() {
+            libc::RTLD_DEFAULT
+        } else {
+            library
+        };
+        exceptions::note(libc::dlsym(scope, exceptions::NAME.as_ptr()));
+        forget_error();
     }
 }
+
+/// The C library's `dlopen`.
+static DLOPEN: Real<unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void> =
+    // SAFETY: it is the C library's, with these arguments.
+    unsafe { Real::new(c"dlopen") };
 
 /// Held while the blocks are brought up to date.
 static UPDATING: PerProcess<Mutex<()>> = PerProcess::new(Mutex::default);
@@ -231,10 +248,7 @@ static UPDATING: PerProcess<Mutex<()>> = PerProcess::new(Mutex::default);
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void {
-    static REAL: Real<unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void> =
-        // SAFETY: it is the C library's, with these arguments.
-        unsafe { Real::new(c"dlopen") };
-    let Some(real) = REAL.get() else {
+    let Some(real) = DLOPEN.get() else {
         return ptr::null_mut();
     };
     // SAFETY: the arguments are those that the function was called with.

@@ -4,7 +4,7 @@ use crate::common;
 use crate::patience::{Watchdog, eventually};
 use crate::support::*;
 use fibrant::fiber;
-use fibrant::runtime::Runtime;
+use fibrant::runtime::{Builder, Runtime};
 use std::ffi::{CString, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
@@ -264,19 +264,30 @@ extern "C" fn wait_from_c(round: c_int) {
 /// Which exception is being handled belongs to the fiber.
 #[test]
 fn exceptions_do_not_mix() {
-    let version = std::process::Command::new(compiler(true))
-        .arg("--version")
-        .output();
-    if !version.is_ok_and(|version| version.status.success()) {
-        return eprintln!("skipped: no C++ compiler");
-    }
     let compiled = Compiled::new("exceptions.cpp", &["-std=c++17"]);
     let library = compiled.load();
     type Handle = extern "C" fn(extern "C" fn(c_int), c_int) -> c_int;
     // SAFETY: it is of this type.
     let handle = unsafe { std::mem::transmute::<*mut c_void, Handle>(library.symbol(c"handle")) };
-    on_workers(|runtime| {
+    let all_are_right = |runtime: &Runtime| {
         let right = together(runtime, 20, move |number| handle(wait_from_c, number as c_int));
         assert_eq!(right, [30; 20]);
+    };
+    on_workers(all_are_right);
+    // SAFETY: what they run keeps nothing else in thread-locals across waits.
+    let light = unsafe { Builder::new().workers(1).light() }.build().unwrap();
+    all_are_right(&light);
+    // Nor those of a fiber and of what it has spawned locally.
+    light.stop().unwrap();
+    on_workers(|runtime| {
+        let right = runtime.spawn(move || {
+            let fibers: Vec<_> = (0..20)
+                .map(|number| fibrant::spawn_local(move || handle(wait_from_c, number)))
+                .collect();
+            let own = handle(wait_from_c, 20);
+            let theirs = fibers.into_iter().map(|fiber| fiber.join().unwrap());
+            theirs.chain([own]).collect::<Vec<_>>()
+        });
+        assert_eq!(right.join().unwrap(), [30; 21]);
     });
 }
