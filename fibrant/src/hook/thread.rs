@@ -165,7 +165,7 @@ unsafe fn create_key(
     unsafe {
         let result = real(key, destructor);
         if result == 0 {
-            tls::note_key(*key, destructor);
+            tls::keys::note(*key, destructor);
         }
         result
     }
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn pthread_key_delete(key: pthread_key_t) -> c_int {
     static REAL: Real<unsafe extern "C" fn(pthread_key_t) -> c_int> =
         // SAFETY: it is the C library's, with these arguments.
         unsafe { Real::new(c"pthread_key_delete") };
-    tls::note_key(key, None);
+    tls::keys::note(key, None);
     // SAFETY: the argument is the one that the function was called with.
     REAL.get().map_or(libc::ENOSYS, |real| unsafe { real(key) })
 }
