@@ -82,12 +82,15 @@ pub enum Activity<T> {
     Fiber(fibrant::JoinHandle<T>),
 }
 
-/// Begins another activity; a fiber stays with the worker of who calls this.
+/// Begins another activity; a fiber is one of the worker that this is called on.
 pub fn go<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Activity<T> {
-    if Runtime::current().is_some() {
-        return Activity::Fiber(fibrant::spawn_local(f));
+    if Runtime::current().is_none() {
+        return go_in_a_thread(f);
     }
-    go_in_a_thread(f)
+    // Workers are named by their numbers.
+    let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap();
+    let worker = name.trim_end().rsplit('-').next().unwrap().parse().unwrap();
+    Activity::Fiber(fibrant::Builder::new().worker(worker).spawn(f).unwrap())
 }
 
 /// Begins another activity; a fiber begins at any worker.
