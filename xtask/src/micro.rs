@@ -2,6 +2,9 @@
 //!
 //! `bench` calls it. Each program of the crate `bench` is called as `PROGRAM BENCH WORKERS [N]` and prints a line for each figure:
 //! peer, bench, variant, value, unit, separated by tabs.
+//!
+//! Peers have no thread-locals of their own for each task, so the budgets are for light fibers, which have none either. What isolated
+//! ones take is shown next to it.
 
 use crate::run::{self, Outcome};
 use std::process::Command;
@@ -85,47 +88,59 @@ pub fn run(filter: &[String]) -> Outcome {
         return Ok(());
     }
     run::openly(run::line("cargo build --release -p bench --bins"))?;
-    println!("\n| benchmark | workers | ours | peer | ratio | budget | |");
-    println!("|---|---|---|---|---|---|---|");
+    println!("\n| benchmark | workers | light | peer | ratio | budget | | isolated | ratio |");
+    println!("|---|---|---|---|---|---|---|---|---|");
     for one in COMPARISONS.iter().filter(|one| wanted(one.bench)) {
-        let ours = figure("fibrant", one.bench, one.workers, one.n, one.ours);
-        let theirs = figure(one.peer, one.peer_bench, one.workers, one.n, one.theirs);
+        let [ours, isolated] =
+            [true, false].map(|light| figure("fibrant", one.bench, one.workers, one.n, one.ours, light));
+        let theirs = figure(one.peer, one.peer_bench, one.workers, one.n, one.theirs, false);
         let name = one.ours.0;
         let (peer, workers, budget) = (one.peer, one.workers, one.budget);
-        match (ours, theirs) {
-            (Ok((ours, unit)), Ok((theirs, _))) => {
+        match (ours, isolated, theirs) {
+            (Ok((ours, unit)), Ok((isolated, _)), Ok((theirs, _))) => {
                 let ratio = ours / theirs;
                 let verdict = if ratio <= budget { "met" } else { "**missed**" };
                 println!(
-                    "| {name} | {workers} | {ours:.1} {unit} | {peer} {theirs:.1} | {ratio:.2} | {budget} | {verdict} |"
+                    "| {name} | {workers} | {ours:.1} {unit} | {peer} {theirs:.1} | {ratio:.2} | {budget} | {verdict} | \
+                     {isolated:.1} | {:.2} |",
+                    isolated / theirs
                 );
             }
-            (Err(problem), _) | (_, Err(problem)) => {
-                println!("| {name} | {workers} | | {peer} | | {budget} | {problem} |");
+            (Err(problem), ..) | (_, Err(problem), _) | (.., Err(problem)) => {
+                println!("| {name} | {workers} | | {peer} | | {budget} | {problem} | | |");
             }
         }
     }
     for (bench, n, most) in ALONE.into_iter().filter(|one| wanted(one.0)) {
-        match figure("fibrant", bench, 1, n, (bench, "-")) {
-            Ok((ours, unit)) => {
+        let [ours, isolated] = [true, false].map(|light| figure("fibrant", bench, 1, n, (bench, "-"), light));
+        match (ours, isolated) {
+            (Ok((ours, unit)), Ok((isolated, _))) => {
                 let verdict = if ours <= most { "met" } else { "**missed**" };
-                println!("| {bench} | 1 | {ours:.2} {unit} | | | at most {most} | {verdict} |");
+                println!(
+                    "| {bench} | 1 | {ours:.2} {unit} | | | at most {most} | {verdict} | {isolated:.2} | |"
+                );
             }
-            Err(problem) => println!("| {bench} | 1 | | | | at most {most} | {problem} |"),
+            (Err(problem), _) | (_, Err(problem)) => {
+                println!("| {bench} | 1 | | | | at most {most} | {problem} | | |");
+            }
         }
     }
     Ok(())
 }
 
-/// One figure of a program's: its value and unit, or why there is none.
+/// One figure of a program's, with light fibers if it is ours and asked to: its value and unit, or why there is none.
 fn figure(
     program: &str,
     bench: &str,
     workers: u32,
     n: Option<u32>,
     line: (&str, &str),
+    light: bool,
 ) -> Result<(f64, String), String> {
     let mut command = Command::new(format!("target/release/{program}"));
+    if light {
+        command.env("BENCH_LIGHT", "1");
+    }
     command.arg(bench).arg(workers.to_string());
     command.args(n.map(|n| n.to_string()));
     let output = command.output().map_err(|error| format!("{program}: {error}"))?;

@@ -1,4 +1,4 @@
-//! The micro-benchmarks on fibrant.
+//! The micro-benchmarks on fibrant: with isolated fibers, or with light ones if `BENCH_LIGHT` is set in the environment.
 
 use std::array;
 use std::io;
@@ -153,11 +153,17 @@ impl Peer for Fibrant {
 
 fn main() -> io::Result<()> {
     let args = Args::parse("fibrant");
-    let runtime = runtime::Builder::new()
+    let builder = runtime::Builder::new()
         .workers(args.workers)
         .use_caller(true)
-        .stack_size(STACK)
-        .build()?;
+        .stack_size(STACK);
+    let builder = if std::env::var_os("BENCH_LIGHT").is_some() {
+        // SAFETY: nothing here keeps state in thread-locals across a wait.
+        unsafe { builder.light() }
+    } else {
+        builder
+    };
+    let runtime = builder.build()?;
     runtime.run(move || args.run(&Fibrant));
     Ok(())
 }
