@@ -141,3 +141,29 @@ fn nothing_is_left_of_names() {
     assert!(is_emulated() || growth < 512 << 10, "{growth} bytes are left");
     runtime.stop().unwrap();
 }
+
+/// Fibers that look for a function which is not there: the C library keeps, for each thread, what there is to say about it.
+#[test]
+fn nothing_is_left_of_errors() {
+    const TEST: &str = "memory::nothing_is_left_of_errors";
+    const COUNT: usize = 20_000;
+    let _watchdog = Watchdog::new();
+    if common::case().is_none() {
+        return print!("{}", common::child(TEST, "measure", &[]).succeeded().stderr());
+    }
+    let runtime = Builder::new().workers(1).build().unwrap();
+    let look = |count: usize| {
+        for _ in 0..count {
+            // SAFETY: looks for what is not there.
+            let look = || unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"no_such_function".as_ptr()).is_null() };
+            assert!(fibrant::spawn(look).join().unwrap());
+        }
+    };
+    runtime.run_on(0, move || look(500));
+    let before = resident();
+    runtime.run_on(0, move || look(COUNT));
+    let growth = resident().saturating_sub(before);
+    eprintln!("{COUNT} fibers that looked in vain left {growth} bytes");
+    assert!(is_emulated() || growth < 512 << 10, "{growth} bytes are left");
+    runtime.stop().unwrap();
+}

@@ -32,6 +32,21 @@ unsafe fn function<F: Copy>(name: &CStr) -> Result<F, Unsupported> {
     Ok(unsafe { mem::transmute_copy(&address) })
 }
 
+/// The same for a function that is hooked: the C library's own.
+///
+/// # Safety
+/// As [`function`].
+unsafe fn next_function<F: Copy>(name: &CStr) -> Result<F, Unsupported> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: looks up a name.
+    let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    let found = (!address.is_null()).then_some(address);
+    let address =
+        found.ok_or_else(|| Unsupported(format!("the C library has no {}", name.to_string_lossy())))?;
+    // SAFETY: the caller's promise; the sizes are the same.
+    Ok(unsafe { mem::transmute_copy(&address) })
+}
+
 /// A number that the C library exports for debuggers.
 fn number(name: &CStr) -> Result<usize, Unsupported> {
     // SAFETY: it is such a number, 32 bits.
@@ -199,6 +214,7 @@ impl Layout {
                 deallocate: function(c"_dl_deallocate_tls")?,
                 call_destructors: function(c"__call_tls_dtors")?,
                 begin_ctype: function(c"__ctype_init")?,
+                error_of_loader: next_function(c"dlerror")?,
             }
         };
         let (mut size, mut alignment) = (0_usize, 0_usize);

@@ -75,6 +75,7 @@ struct Functions {
     deallocate: unsafe extern "C" fn(*mut u8, bool),
     call_destructors: unsafe extern "C" fn(),
     begin_ctype: unsafe extern "C" fn(),
+    error_of_loader: unsafe extern "C" fn() -> *mut c_void,
 }
 
 /// Where things are in a block. Offsets are from the thread pointer.
@@ -224,6 +225,9 @@ impl Layout {
         // SAFETY: what a thread does at its end.
         unsafe { (self.functions.call_destructors)() };
         keys::end();
+        // What the loader had to say is freed once it has been told, and asked for again.
+        // SAFETY: it has no arguments.
+        while !unsafe { (self.functions.error_of_loader)() }.is_null() {}
         // The first array is part of the control block; the others were allocated when they were first used.
         for array in 1..KEYS / KEYS_PER_ARRAY {
             let place = self.keys + (array * size_of::<usize>()) as isize;
