@@ -98,10 +98,12 @@ bodies! {
         // The old file lives on in its copy.
         put(new, number);
         set_receive_timeout(number, ms(40));
-        later(move || theirs.write_all(b"old").unwrap());
+        let writer = later(move || theirs.write_all(b"old").unwrap());
         let start = Instant::now();
         let new = receive(number, &mut [0; 8], 0);
-        let result = (nothing, new, start.elapsed() >= ms(30), read(ours.as_raw_fd()));
+        let took = start.elapsed();
+        writer.join().unwrap(); // should it have been late
+        let result = (nothing, new, took >= ms(30), read(ours.as_raw_fd()));
         close(number);
         result
     };
