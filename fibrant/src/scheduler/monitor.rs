@@ -13,7 +13,7 @@ use crate::clock;
 use crate::sys::PerProcess;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, Ordering::*, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -118,6 +118,7 @@ fn serve() {
             Some(pause) => thread::sleep(pause),
             None => {
                 DOZES.store(true, SeqCst);
+                fence(SeqCst);
                 // A worker that woke before it could see that is seen here.
                 let is_anyone_awake = monitor().look().is_some();
                 if is_anyone_awake {

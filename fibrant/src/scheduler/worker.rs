@@ -31,7 +31,10 @@ use std::cell::Cell;
 use std::panic::Location;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{
+    Ordering::{Relaxed, SeqCst},
+    fence,
+};
 use std::time::Duration;
 
 /// How many turns pass between two polls while there are fibers to run.
@@ -234,6 +237,9 @@ impl Worker {
         // SAFETY: asks for a number.
         self.desk.thread.store(unsafe { libc::gettid() }, Relaxed);
         self.desk.is_manned.store(true, Relaxed);
+        // It is awake, and may have something to run before it ever sleeps.
+        fence(SeqCst);
+        super::monitor::note_awake();
         self.thread().stacks.set_trims(false);
         self.crew.add_counters(self.thread().counters.share());
         f()
