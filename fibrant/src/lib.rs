@@ -5,6 +5,7 @@ pub mod hook;
 pub mod io;
 pub mod runtime;
 pub mod stats;
+pub mod sync;
 pub mod timer;
 
 pub use runtime::scope::{Scope, ScopedJoinHandle, scope};
@@ -16,7 +17,6 @@ mod context;
 mod env;
 mod primitives;
 mod scheduler;
-mod sync;
 mod sys;
 
 /// The raw switch, for this workspace's benchmarks only.

@@ -4,6 +4,14 @@
 pub(crate) use std::hint::spin_loop as spin;
 pub(crate) use std::sync::atomic;
 
+/// Makes a function `const`; not in the models, whose primitives are made at run time.
+macro_rules! const_unless_modelled {
+    ($(#[$attribute:meta])* $visibility:vis fn $($rest:tt)*) => {
+        $(#[$attribute])* $visibility const fn $($rest)*
+    };
+}
+pub(crate) use const_unless_modelled;
+
 /// A full fence: what this thread has written before is seen by others before it reads what follows.
 #[inline(always)]
 pub(crate) fn full_fence() {

@@ -245,6 +245,12 @@ pub(crate) fn unblock(number: *const AtomicU32) {
     unsafe { syscall!(SYS_futex, number, operation, 1, 0, 0, 0) };
 }
 
+/// The system's number of the calling thread.
+pub(crate) fn thread_id() -> i32 {
+    // SAFETY: it has no arguments.
+    unsafe { syscall!(SYS_gettid) as i32 }
+}
+
 /// Closes a descriptor.
 ///
 /// # Safety

@@ -15,7 +15,7 @@ use roster::{Member, Roster, Station};
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use table::{Key, Sleeper, Space, Table, Waiter};
+use table::{Key, Place, Sleeper, Space, Table};
 use wait::{NoWait, Outcome, Wait, WaitKind, WaitNumber};
 use waker::Waker;
 
@@ -24,6 +24,12 @@ mod primitives {
     pub(crate) use loom::hint::spin_loop as spin;
     pub(crate) use loom::sync::atomic;
     pub(crate) use loom::thread::yield_now as yield_thread;
+
+    /// Loom's primitives are made at run time.
+    macro_rules! const_unless_modelled {
+        ($($function:tt)*) => { $($function)* };
+    }
+    pub(crate) use const_unless_modelled;
 
     pub(crate) fn note_locked() {}
     pub(crate) fn note_unlocked() {}
@@ -36,6 +42,9 @@ mod completion;
 #[allow(dead_code)]
 #[path = "../src/scheduler/inbox.rs"]
 mod inbox;
+#[allow(dead_code)]
+#[path = "../src/sync/list.rs"]
+mod list;
 #[path = "../src/scheduler/lock.rs"]
 mod lock;
 #[allow(dead_code)]
@@ -941,7 +950,7 @@ impl Futexes {
     /// The fiber waits as long as the first value is 0, and leaves the table when it goes on. `meanwhile` is done by its worker.
     fn wait(&self, fiber: &Arc<Fiber>, meanwhile: impl FnOnce(WaitNumber)) -> Outcome {
         let number = fiber.begin(UNINTERRUPTED);
-        let waiter = Waiter::new(InTable(Arc::clone(fiber), number), self.keys[0], !0);
+        let waiter = Place::waiter(InTable(Arc::clone(fiber), number), self.keys[0], !0);
         // SAFETY: it is removed below.
         if !unsafe { self.table.enter(&waiter, || self.values[0].load(Relaxed) == 0) } {
             fiber.end_wait(number, Outcome::Closed);

@@ -45,6 +45,7 @@ pub use error::{ResetError, ResumeError};
 pub use hand::Fiber;
 pub use handle::Handle;
 pub use local::{AccessError, FiberLocal};
+pub(crate) use reason::Subject;
 pub use reason::WaitReason;
 pub use status::State;
 

@@ -46,16 +46,35 @@ pub enum WaitReason {
         /// Where the number is.
         address: usize,
     },
-    /// It waits for a lock of the C library's, or for something like it.
+    /// It waits for a lock, or for something like it (a condition, a semaphore, a barrier): the C library's, or one of
+    /// [`sync`](crate::sync).
     Lock {
         /// Where that is.
         address: usize,
     },
+    /// It waits for a [channel](crate::sync::channel).
+    Channel {
+        /// Where that is.
+        address: usize,
+        /// Whether it wants to send; otherwise to receive.
+        send: bool,
+    },
+    /// It waits for one of several channels.
+    Select {
+        /// How many.
+        arms: usize,
+    },
+}
+
+/// Something that fibers wait for and that can tell more than their reason does, to dumps.
+pub(crate) trait Subject {
+    /// What it is, who has it, who waits for it. Called on any thread while somebody waits for it; it must not wait itself.
+    fn describe(&self) -> String;
 }
 
 impl WaitReason {
     /// How many kinds of reasons there are.
-    pub(crate) const KINDS: usize = 8;
+    pub(crate) const KINDS: usize = 10;
 
     /// The kinds by their numbers, for counters and dumps.
     pub(crate) const NAMES: [&'static str; WaitReason::KINDS] = [
@@ -67,6 +86,8 @@ impl WaitReason {
         "descriptor",
         "futex",
         "lock",
+        "channel",
+        "select",
     ];
 
     /// The number of its kind.
@@ -90,6 +111,9 @@ impl WaitReason {
             ),
             WaitReason::Futex { address } => (6, address as u64),
             WaitReason::Lock { address } => (7, address as u64),
+            // An address has more than enough bits to spare at the top.
+            WaitReason::Channel { address, send } => (8, (address as u64) << 1 | u64::from(send)),
+            WaitReason::Select { arms } => (9, arms as u64),
         }
     }
 
@@ -110,6 +134,11 @@ impl WaitReason {
             7 => WaitReason::Lock {
                 address: rest as usize,
             },
+            8 => WaitReason::Channel {
+                address: (rest >> 1) as usize,
+                send: rest & 1 != 0,
+            },
+            9 => WaitReason::Select { arms: rest as usize },
             _ => WaitReason::Suspended,
         }
     }
@@ -129,6 +158,11 @@ impl fmt::Display for WaitReason {
             }
             WaitReason::Futex { address } => write!(f, "waiting for a change at {address:#x}"),
             WaitReason::Lock { address } => write!(f, "waiting for the lock at {address:#x}"),
+            WaitReason::Channel { address, send: true } => {
+                write!(f, "sending to the channel at {address:#x}")
+            }
+            WaitReason::Channel { address, .. } => write!(f, "receiving from the channel at {address:#x}"),
+            WaitReason::Select { arms } => write!(f, "selecting among {arms} channels"),
             WaitReason::Scope => f.write_str("waiting for the fibers of its scope"),
             simple => f.write_str(WaitReason::NAMES[usize::from(simple.kind())]),
         }
@@ -186,6 +220,11 @@ mod tests {
             },
             WaitReason::Futex { address: usize::MAX },
             WaitReason::Lock { address: 64 },
+            WaitReason::Channel {
+                address: 0x7fff_ffff_fff8,
+                send: true,
+            },
+            WaitReason::Select { arms: 3 },
         ] {
             let atomic = AtomicReason::new();
             atomic.set(reason);

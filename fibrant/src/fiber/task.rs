@@ -4,15 +4,15 @@
 //! fiber holds a counted [`TaskRef`]. The memory lives until the last reference is gone, long after the fiber may have
 //! ended.
 
-use super::reason::{AtomicReason, WaitReason};
+use super::reason::{AtomicReason, Subject, WaitReason};
 use super::wait::Wait;
 use std::fmt;
 use std::ops::Deref;
 use std::panic::Location;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicU32, AtomicU64,
+    AtomicPtr, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed},
 };
 
@@ -27,6 +27,8 @@ pub(crate) struct Task {
     reason: AtomicReason,
     /// When that began: nanoseconds of the monotonic clock, as of the worker's last look at it.
     since: AtomicU64,
+    /// More about it, for dumps: where the fiber has a reference to what it waits for. Null, or good while the fiber's wait is pinned.
+    subject: AtomicPtr<&'static dyn Subject>,
     id: u64,
     name: Option<Arc<str>>,
     /// Where it was spawned.
@@ -62,6 +64,7 @@ impl Task {
             wait: Wait::new(),
             reason: AtomicReason::new(),
             since: AtomicU64::new(0),
+            subject: AtomicPtr::new(ptr::null_mut()),
             id,
             name,
             spawned_at,
@@ -96,6 +99,28 @@ impl Task {
         self.wait
             .is_waiting()
             .then(|| (self.reason.get(), self.since.load(Relaxed)))
+    }
+
+    /// Notes where the fiber, which is about to wait and is the caller, has a reference to what it waits for; or that this is over.
+    /// Both must stay until then.
+    #[inline]
+    pub(crate) fn set_subject(&self, subject: Option<&&dyn Subject>) {
+        let place = subject.map_or(ptr::null(), ptr::from_ref);
+        self.subject.store(place.cast_mut().cast(), Relaxed);
+    }
+
+    /// What it waits for has to say about itself, if it waits and there is more to say than its reason. One caller at a time: the roster's
+    /// lock is held.
+    pub(crate) fn describe_subject(&self) -> Option<String> {
+        if !self.wait.pin() {
+            return None;
+        }
+        let subject = self.subject.load(Relaxed);
+        // SAFETY: the fiber has set it before its wait began, and takes it back after that has ended; neither the reference nor what
+        // it refers to goes away in between, and while the wait is pinned the fiber does not go on from it.
+        let text = unsafe { subject.as_ref() }.map(|subject| subject.describe());
+        self.wait.unpin();
+        text
     }
 
     /// Puts the fiber into its worker's queue.

@@ -16,17 +16,22 @@
 //! outlast the phases: the *token*, left by an unpark that found no park, which the next park takes instead of waiting; and
 //! the *cancel request*, which stays for good.
 //!
+//! A third mark, the *pin*, is set by somebody who looks at what a waiting fiber waits for ([`pin`](Wait::pin)). A claim does not
+//! remove it, and the fiber does not go on from its wait until it is gone ([`outcome`](Wait::outcome)): what it has in its frame, and
+//! what it waits for, stays as long as it is looked at.
+//!
 //! ```text
-//!    63          16 15       8   5     4      3      2       1..0
-//!    +-------------+---------+------+-----+--------+------+-------+
-//!    | wait number | outcome |cancel|token|cancell.| park | phase |
-//!    +-------------+---------+------+-----+--------+------+-------+
+//!    63          16 15       8   6    5     4      3      2       1..0
+//!    +-------------+---------+----+------+-----+--------+------+-------+
+//!    | wait number | outcome |pin |cancel|token|cancell.| park | phase |
+//!    +-------------+---------+----+------+-----+--------+------+-------+
 //! ```
 
 use crate::primitives::atomic::{
     AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
+use crate::primitives::{spin, yield_thread};
 
 const WAITING: u64 = 1;
 /// The wait is a park: an unpark ends it.
@@ -37,10 +42,12 @@ const CANCELLABLE: u64 = 1 << 3;
 const TOKEN: u64 = 1 << 4;
 /// Somebody wants the fiber to end.
 const CANCEL: u64 = 1 << 5;
+/// Somebody looks at what the fiber waits for.
+const PIN: u64 = 1 << 6;
 const OUTCOME_SHIFT: u32 = 8;
 const NUMBER_SHIFT: u32 = 16;
 /// What one wait leaves behind for the next.
-const LASTING: u64 = TOKEN | CANCEL;
+const LASTING: u64 = TOKEN | CANCEL | PIN;
 
 /// A fiber's wait word.
 pub(crate) struct Wait(AtomicU64);
@@ -160,13 +167,48 @@ impl Wait {
     /// How the last wait ended. For the fiber itself, after it was put on the processor again.
     #[inline]
     pub(crate) fn outcome(&self) -> Outcome {
-        let word = self.0.load(Acquire);
+        let mut word = self.0.load(Acquire);
+        if word & PIN != 0 {
+            word = self.after_pin();
+        }
         debug_assert_eq!(word & WAITING, 0, "the wait has been claimed");
         match (word >> OUTCOME_SHIFT) as u8 {
             2 => Outcome::TimedOut,
             3 => Outcome::Cancelled,
             4 => Outcome::Closed,
             _ => Outcome::Woken,
+        }
+    }
+
+    /// Keeps the fiber from going on from its wait, if it waits. Who gets `true` may look at what it waits for, and then calls
+    /// [`unpin`](Wait::unpin), soon: its worker spins. One at a time.
+    pub(crate) fn pin(&self) -> bool {
+        self.change(|word| {
+            let waits = word & WAITING != 0;
+            (if waits { word | PIN } else { word }, waits)
+        })
+    }
+
+    /// Lets the fiber go on.
+    pub(crate) fn unpin(&self) {
+        self.0.fetch_and(!PIN, Release);
+    }
+
+    /// The word, when nobody looks any more.
+    #[cold]
+    fn after_pin(&self) -> u64 {
+        let mut looks = 0;
+        loop {
+            let word = self.0.load(Acquire);
+            if word & PIN == 0 {
+                return word;
+            }
+            looks += 1;
+            if looks < 64 {
+                spin();
+            } else {
+                yield_thread(); // who looks may have been preempted
+            }
         }
     }
 

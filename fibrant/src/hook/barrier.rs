@@ -12,7 +12,7 @@ use super::lock::{note_fed, parking, real, reals, who};
 use super::retry::Caller;
 use crate::clock;
 use crate::primitives::yield_thread;
-use crate::sync::{self, ALL_BITS, Key, Space};
+use crate::sync::address::{self, ALL_BITS, Key, Space};
 use crate::sys::{self, syscall};
 use libc::{c_int, pthread_barrier_t, pthread_once_t};
 use std::cell::{Cell, UnsafeCell};
@@ -198,7 +198,7 @@ pub(super) unsafe fn barrier_wait(caller: Option<Caller>, barrier: *mut pthread_
     });
     match arrival {
         Arrival::Last => {
-            let _ = sync::wake_all(key);
+            let _ = address::wake_all(key);
             libc::PTHREAD_BARRIER_SERIAL_THREAD
         }
         Arrival::Early(number) => {
@@ -209,7 +209,7 @@ pub(super) unsafe fn barrier_wait(caller: Option<Caller>, barrier: *mut pthread_
             // Those of the next round may be woken with those of this one.
             while is_early() {
                 parking(caller, || {
-                    sync::wait(who(caller), key, ALL_BITS, clock::NEVER, is_early)
+                    address::wait(who(caller), key, ALL_BITS, clock::NEVER, is_early)
                 });
             }
             note_fed(caller, key.address);
@@ -268,7 +268,7 @@ impl Drop for Doing<'_> {
             unsafe { syscall!(SYS_futex, self.word.as_ptr(), operation, i32::MAX, 0, 0, 0) };
         }
         LIST.with(|list| list.remove(self.key));
-        let _ = sync::wake_all(self.key);
+        let _ = address::wake_all(self.key);
     }
 }
 
@@ -315,7 +315,7 @@ unsafe fn once_slowly(caller: Option<Caller>, word: &AtomicI32, initialise: Opti
     while !claim() {
         let is_claimed = || LIST.with(|list| list.find(key).is_some());
         parking(caller, || {
-            sync::wait(who(caller), key, ALL_BITS, clock::NEVER, is_claimed)
+            address::wait(who(caller), key, ALL_BITS, clock::NEVER, is_claimed)
         });
         note_fed(caller, key.address);
         if word.load(Acquire) == DONE {

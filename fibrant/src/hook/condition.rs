@@ -14,7 +14,7 @@ use super::layout;
 use super::lock::{self, Until, note_fed, parking, real, reals, who};
 use super::retry::Caller;
 use crate::clock;
-use crate::sync::{self, End, Key, Space};
+use crate::sync::address::{self, End, Key, Space};
 use crate::sys;
 use libc::{c_int, clockid_t, pthread_cond_t, pthread_mutex_t, pthread_t, timespec};
 use std::cell::UnsafeCell;
@@ -108,7 +108,7 @@ unsafe fn wait_in_table(
     until: Until,
 ) -> c_int {
     let key = Key::new(Space::Condition, condition.addr());
-    let interruptions = sync::interruptions();
+    let interruptions = address::interruptions();
     match caller {
         Some(caller) => caller.count().would_block.increment(),
         // SAFETY: nothing is to be cleaned up here.
@@ -117,7 +117,7 @@ unsafe fn wait_in_table(
     let deadline = until.deadline_within(LOOK_AT_CLOCK_AFTER);
     let mut is_released = false;
     let end = parking(caller, || {
-        sync::wait_entered(who(caller), key, deadline, interruptions, || {
+        address::wait_entered(who(caller), key, deadline, interruptions, || {
             is_released = true;
             // SAFETY: the caller has locked it.
             unsafe { lock::mutex_unlock_and_stay(mutex) };
@@ -151,7 +151,7 @@ pub(super) unsafe fn cancel(_: Option<Caller>, thread: pthread_t) -> c_int {
     // SAFETY: the caller's promise.
     let result = unsafe { real!(CANCEL(thread)) };
     if result == 0 && !sys::is_forked() {
-        sync::interrupt(thread);
+        address::interrupt(thread);
     }
     result
 }
@@ -237,7 +237,7 @@ pub(super) unsafe fn on_a_thread(
             unsafe {
                 let (result, place) = ((*self.0)(), self.1);
                 (*place).store(result, SeqCst);
-                let _ = sync::wake_all(Key::new(Space::Condition, place.addr()));
+                let _ = address::wake_all(Key::new(Space::Condition, place.addr()));
             }
         }
     }
@@ -260,7 +260,13 @@ pub(super) unsafe fn on_a_thread(
     caller.parking(|| {
         while result.load(SeqCst) == PENDING {
             let is_pending = || result.load(SeqCst) == PENDING;
-            sync::wait(who(Some(caller)), key, sync::ALL_BITS, clock::NEVER, is_pending);
+            address::wait(
+                who(Some(caller)),
+                key,
+                address::ALL_BITS,
+                clock::NEVER,
+                is_pending,
+            );
         }
     });
     Some(result.load(SeqCst))
@@ -329,14 +335,14 @@ pub(super) unsafe fn signal(_: Option<Caller>, condition: *mut pthread_cond_t) -
     /// Whose turn it is, if both could be woken.
     static TURN: AtomicBool = AtomicBool::new(false);
     let key = Key::new(Space::Condition, condition.addr());
-    if !sync::may_have_waiters(key) {
+    if !address::may_have_waiters(key) {
         // SAFETY: the caller's promise.
         return unsafe { real!(SIGNAL(condition)) };
     }
     // SAFETY: the caller's promise.
     let inside = unsafe { layout::CONDITION.of(condition) }.map_or(0, layout::waiters_inside);
     if inside == 0 || TURN.fetch_xor(true, Relaxed) {
-        let woken = sync::wake(key, 1, sync::ALL_BITS);
+        let woken = address::wake(key, 1, address::ALL_BITS);
         if woken.count > 0 {
             return 0;
         }
@@ -349,8 +355,8 @@ pub(super) unsafe fn signal(_: Option<Caller>, condition: *mut pthread_cond_t) -
 /// As `pthread_cond_broadcast`.
 pub(super) unsafe fn broadcast(_: Option<Caller>, condition: *mut pthread_cond_t) -> c_int {
     let key = Key::new(Space::Condition, condition.addr());
-    if sync::may_have_waiters(key) {
-        let _ = sync::wake_all(key);
+    if address::may_have_waiters(key) {
+        let _ = address::wake_all(key);
     }
     // SAFETY: the caller's promise.
     unsafe { real!(BROADCAST(condition)) }

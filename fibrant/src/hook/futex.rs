@@ -19,7 +19,7 @@ use super::table::Hook;
 use super::time::{nanoseconds, reading};
 use crate::clock;
 use crate::scheduler::{self, Worker};
-use crate::sync::{self, End, Key, Space, Target, Who, Woken};
+use crate::sync::address::{self, End, Key, Space, Target, Who, Woken};
 use crate::sys::{self, syscall};
 use libc::{c_int, clockid_t, timespec};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -46,7 +46,7 @@ struct OneOfSeveral {
 /// The fiber that makes the call, if it is one that may wait.
 #[inline]
 fn caller() -> Option<Caller> {
-    sync::patient_fiber().map(|worker| Caller {
+    address::patient_fiber().map(|worker| Caller {
         worker,
         hook: Hook::syscall,
     })
@@ -130,14 +130,14 @@ unsafe fn wake_up(address: usize, count: c_int, bits: u32, arguments: [usize; 6]
 #[inline(always)]
 fn wake_both(address: usize, most: usize, bits: u32, kernel: impl Fn(usize) -> isize) -> Answer {
     let worker = Worker::of_hooked_fiber();
-    sync::note_fed(worker, address);
-    if !sync::may_have_waiters(key(address)) {
-        let (result, woken) = sync::wake_in_kernel(address, || kernel(most));
-        sync::give_way_after(woken);
+    address::note_fed(worker, address);
+    if !address::may_have_waiters(key(address)) {
+        let (result, woken) = address::wake_in_kernel(address, || kernel(most));
+        address::give_way_after(woken);
         return answer(result);
     }
     let woken = wake_in_turn(address, most, bits, &kernel)?;
-    sync::give_way_after(woken);
+    address::give_way_after(woken);
     Ok(woken.count as isize)
 }
 
@@ -148,21 +148,21 @@ fn wake_in_turn(
     bits: u32,
     kernel: &dyn Fn(usize) -> isize,
 ) -> Result<Woken, i32> {
-    if sync::is_threads_turn(address) {
-        let (result, threads) = sync::wake_in_kernel(address, || kernel(most));
+    if address::is_threads_turn(address) {
+        let (result, threads) = address::wake_in_kernel(address, || kernel(most));
         answer(result)?;
         let rest = most.saturating_sub(threads.count);
         return Ok(match rest {
             0 => threads,
-            rest => threads.and(sync::wake(key(address), rest, bits)),
+            rest => threads.and(address::wake(key(address), rest, bits)),
         });
     }
-    let fibers = sync::wake(key(address), most, bits);
+    let fibers = address::wake(key(address), most, bits);
     let rest = most - fibers.count;
     if rest == 0 {
         return Ok(fibers);
     }
-    let (result, threads) = sync::wake_in_kernel(address, || kernel(rest));
+    let (result, threads) = address::wake_in_kernel(address, || kernel(rest));
     if fibers.count == 0 {
         answer(result)?;
     }
@@ -220,7 +220,7 @@ unsafe fn wait_for_one(arguments: [usize; 6], is_private: bool) -> Answer {
             unsafe { in_kernel(libc::SYS_futex, arguments) }
         };
         return if is_private {
-            sync::in_kernel(address, block)
+            address::in_kernel(address, block)
         } else {
             block()
         };
@@ -268,7 +268,7 @@ unsafe fn wait_for_one(arguments: [usize; 6], is_private: bool) -> Answer {
     let still = || unsafe { number(address) }.load(SeqCst) == value;
     let end = park(caller, |worker| {
         (
-            sync::wait(Who::Fiber(worker), key(address), bits, until, still),
+            address::wait(Who::Fiber(worker), key(address), bits, until, still),
             0,
         )
     });
@@ -301,7 +301,7 @@ unsafe fn move_on(
     (wake, most): (c_int, c_int),
     value: Option<u32>,
 ) -> Answer {
-    if !sync::may_have_waiters(key(from)) || wake < 0 || most < 0 {
+    if !address::may_have_waiters(key(from)) || wake < 0 || most < 0 {
         // SAFETY: the caller's promise.
         return unsafe { in_kernel(call, arguments) };
     }
@@ -315,7 +315,7 @@ unsafe fn move_on(
     // SAFETY: the kernel has found a number there.
     let is_right = || value.is_none_or(|value| unsafe { number(from) }.load(SeqCst) == value);
     let (wake, most) = (wake as usize, most as usize);
-    let moved = sync::requeue(key(from), key(to), wake, most, is_right);
+    let moved = address::requeue(key(from), key(to), wake, most, is_right);
     let (woken, moved) = moved.ok_or(libc::EAGAIN)?;
     let rest = (wake - woken.count, most - moved);
     let mut count = woken.count + moved;
@@ -326,7 +326,7 @@ unsafe fn move_on(
         let result = unsafe { syscall!(SYS_futex, from, operation, rest.0, rest.1, to, 0) };
         count += result.max(0) as usize;
     }
-    sync::give_way_after(woken);
+    address::give_way_after(woken);
     Ok(count as isize)
 }
 
@@ -388,7 +388,7 @@ unsafe fn change_and_wake(
     if is_so {
         woken = woken.and(wake(second, wake_second)?);
     }
-    sync::give_way_after(woken);
+    address::give_way_after(woken);
     Ok(woken.count as isize)
 }
 
@@ -440,7 +440,7 @@ pub(super) unsafe fn wait(arguments: [usize; 6]) -> Answer {
         }
         let still = || number(address).load(SeqCst) == value as u32;
         let end = park(caller, |worker| {
-            let end = sync::wait(Who::Fiber(worker), key(address), bits as u32, until, still);
+            let end = address::wait(Who::Fiber(worker), key(address), bits as u32, until, still);
             (end, 0)
         });
         told(end, is_final)
@@ -484,7 +484,7 @@ pub(super) unsafe fn wait_for_several(arguments: [usize; 6]) -> Answer {
                 still,
             })
             .collect();
-        let end = park(caller, |worker| sync::wait_for_any(worker, &targets, until));
+        let end = park(caller, |worker| address::wait_for_any(worker, &targets, until));
         told(end, is_final)
     }
 }

@@ -17,8 +17,8 @@ use super::retry::{Caller, try_again};
 use super::thread::at_home;
 use crate::clock;
 use crate::fiber::Thread;
-use crate::sync::{self, ALL_BITS, End, Key, Space, Who};
-use crate::sys::{self, syscall};
+use crate::sync::address::{self, ALL_BITS, End, Key, Space, Who};
+use crate::sys;
 use libc::{c_int, clockid_t, pthread_mutex_t, pthread_rwlock_t, sem_t, timespec};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
@@ -108,7 +108,7 @@ pub(super) fn parking<R>(caller: Option<Caller>, wait: impl FnOnce() -> R) -> R 
 
 /// Whoever has waited got it: it did not wait in vain.
 pub(super) fn note_fed(caller: Option<Caller>, address: usize) {
-    sync::note_fed(caller.map(|caller| caller.worker), address);
+    address::note_fed(caller.map(|caller| caller.worker), address);
 }
 
 /// Waits until `attempt`, which has just failed, does not say `EBUSY` any more; `ETIMEDOUT` if the time is up first.
@@ -130,7 +130,7 @@ pub(super) fn acquire(
     loop {
         // Whoever was woken, or gave up, tries once more before it waits again.
         let end = parking(caller, || {
-            sync::wait(who(caller), key, bits, until.deadline(), fails)
+            address::wait(who(caller), key, bits, until.deadline(), fails)
         });
         if end == End::Unexpected || !fails() {
             note_fed(caller, key.address);
@@ -161,9 +161,9 @@ fn try_until(caller: Caller, until: Until, attempt: &dyn Fn() -> c_int) -> c_int
 /// Wakes one of those who wait for what was just released.
 #[inline]
 fn release(key: Key) {
-    if sync::may_have_waiters(key) && !sys::is_forked() {
-        let woken = sync::wake(key, 1, ALL_BITS);
-        sync::give_way_after(woken);
+    if address::may_have_waiters(key) && !sys::is_forked() {
+        let woken = address::wake(key, 1, ALL_BITS);
+        address::give_way_after(woken);
     }
 }
 
@@ -263,7 +263,7 @@ unsafe fn lock_taken_mutex(
 ) -> c_int {
     let is_foreign = kind & (layout::SHARED | layout::ROBUST) != 0;
     // A thread does not make the table: it may be in the middle of an allocation.
-    if !layout::knows_mutexes() || caller.is_none() && (is_foreign || !sync::is_made()) {
+    if !layout::knows_mutexes() || caller.is_none() && (is_foreign || !address::is_made()) {
         return pass();
     }
     // SAFETY: the caller's promise.
@@ -402,7 +402,7 @@ pub(super) unsafe fn mutex_unlock_and_stay(mutex: *mut pthread_mutex_t) -> c_int
     // SAFETY: the caller's promise.
     let result = unsafe { unlock(mutex) };
     if result == 0 {
-        let _ = sync::wake(Key::new(Space::Mutex, mutex.addr()), 1, ALL_BITS);
+        let _ = address::wake(Key::new(Space::Mutex, mutex.addr()), 1, ALL_BITS);
     }
     result
 }
@@ -472,7 +472,7 @@ unsafe fn lock_taken_rwlock(
     // SAFETY: the caller's promise.
     let is_shared = unsafe { layout::RWLOCK_SHARED.of(lock) };
     let is_foreign = is_shared != Some(0);
-    if is_shared.is_none() || caller.is_none() && (is_foreign || !sync::is_made()) {
+    if is_shared.is_none() || caller.is_none() && (is_foreign || !address::is_made()) {
         return pass();
     }
     // SAFETY: the caller's promise.
@@ -495,7 +495,7 @@ unsafe fn lock_taken_rwlock(
         writers.fetch_sub(u32::from(writers_first), Relaxed);
         if result != 0 && writers_first {
             // Readers may have let it go first.
-            let _ = sync::wake(key, usize::MAX, READER);
+            let _ = address::wake(key, usize::MAX, READER);
         }
         return result;
     }
@@ -527,7 +527,7 @@ unsafe fn lock_taken_rwlock(
     }
     if result == 0 {
         // What lets in one reader lets in all.
-        let _ = sync::wake(key, usize::MAX, READER);
+        let _ = address::wake(key, usize::MAX, READER);
     }
     result
 }
@@ -535,8 +535,7 @@ unsafe fn lock_taken_rwlock(
 /// Whether the owner of that number is whoever calls this, and nobody else: all fibers that share their thread's thread-locals have
 /// its number.
 fn owns_alone(number: u32) -> bool {
-    // SAFETY: asks for a number.
-    let thread = unsafe { syscall!(SYS_gettid) } as u32;
+    let thread = sys::thread_id() as u32;
     number != thread || crate::scheduler::Worker::current().is_none()
 }
 
@@ -752,7 +751,7 @@ pub(super) unsafe fn sem_post(_: Option<Caller>, semaphore: *mut sem_t) -> c_int
     // SAFETY: the caller's promise.
     let result = unsafe { real!(SEM_POST(semaphore)) };
     let key = Key::new(Space::Semaphore, semaphore.addr());
-    if result == 0 && sync::may_have_waiters(key) {
+    if result == 0 && address::may_have_waiters(key) {
         if Thread::in_signal_handler() {
             messenger::send(semaphore.addr());
         } else {
@@ -808,7 +807,7 @@ mod messenger {
                 let address = letter.swap(0, SeqCst);
                 if address != 0 {
                     // Several posts may have left one letter.
-                    let _ = sync::wake_all(Key::new(Space::Semaphore, address));
+                    let _ = address::wake_all(Key::new(Space::Semaphore, address));
                 }
             }
             sys::block_while(&BELL, seen, clock::NEVER);

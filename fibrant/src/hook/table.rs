@@ -116,7 +116,7 @@ macro_rules! define {
         #[unsafe(no_mangle)]
         pub unsafe extern $abi fn $name($($argument: $type),*) -> $result {
             // The runtime's own code blocks like a thread while it holds a lock of ours.
-            let caller = crate::sync::patient_fiber().map(|worker| {
+            let caller = crate::sync::address::patient_fiber().map(|worker| {
                 let caller = Caller { worker, hook: Hook::$name };
                 caller.count().calls.increment();
                 caller

@@ -180,7 +180,7 @@ impl Builder {
             crate::io::forget_parents();
             hook::forget_parents();
         });
-        sync::prepare();
+        sync::address::prepare();
         let settings = env::settings()?;
         let workers = match self.workers.or(settings.workers) {
             Some(0) => {

@@ -113,6 +113,9 @@ pub struct FiberDump {
     pub started: bool,
     /// What it waits for; `None` if it runs, can run, or has not started.
     pub wait: Option<WaitReason>,
+    /// More about what it waits for, if that is one of [`sync`](crate::sync)'s: its kind and name, who holds it and since when, who
+    /// waits for it.
+    pub subject: Option<String>,
     /// The hooked call that it waits in.
     pub call: Option<&'static str>,
     /// Who is at the other end of the socket that it waits for.
@@ -238,6 +241,7 @@ impl FiberDump {
             worker,
             started: place == Place::Started,
             wait: waiting.map(|(reason, _)| reason),
+            subject: task.describe_subject(),
             call: call.copied(),
             peer,
             waited: waiting.map(|(_, since)| Duration::from_nanos(now.saturating_sub(since))),
@@ -250,12 +254,13 @@ impl FiberDump {
         let or_null =
             |text: Option<String>| text.map_or_else(|| "null".to_owned(), |text| json_string(&text));
         format!(
-            "{{\"id\":{},\"name\":{},\"worker\":{},\"started\":{},\"wait\":{},\"call\":{},\"peer\":{},\"waited_ms\":{},\"cancelled\":{},\"spawned_at\":{}}}",
+            "{{\"id\":{},\"name\":{},\"worker\":{},\"started\":{},\"wait\":{},\"subject\":{},\"call\":{},\"peer\":{},\"waited_ms\":{},\"cancelled\":{},\"spawned_at\":{}}}",
             self.id,
             or_null(self.name.clone()),
             self.worker,
             self.started,
             or_null(self.wait.map(|wait| wait.to_string())),
+            or_null(self.subject.clone()),
             or_null(self.call.map(str::to_owned)),
             or_null(self.peer.clone()),
             self.waited
@@ -317,7 +322,9 @@ impl fmt::Display for Dump {
                     let call = fiber.call.map_or_else(String::new, |call| format!("in {call}, "));
                     let peer = fiber.peer.as_ref();
                     let peer = peer.map_or_else(String::new, |peer| format!(" (peer {peer})"));
-                    write!(f, ": {call}{wait}{peer} for {waited:.1?}")?;
+                    let subject = fiber.subject.as_ref();
+                    let subject = subject.map_or_else(String::new, |subject| format!(" ({subject})"));
+                    write!(f, ": {call}{wait}{peer}{subject} for {waited:.1?}")?;
                 }
                 _ if fiber.started => write!(f, ": running or ready")?,
                 _ => write!(f, ": not started")?,

@@ -8,6 +8,7 @@ use crate::primitives::atomic::{
     AtomicBool,
     Ordering::{Acquire, Relaxed, Release},
 };
+use crate::primitives::const_unless_modelled;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
@@ -29,10 +30,12 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 pub(crate) struct Guard<'a, T>(&'a Lock<T>);
 
 impl<T> Lock<T> {
-    pub(crate) fn new(value: T) -> Lock<T> {
-        Lock {
-            taken: AtomicBool::new(false),
-            value: UnsafeCell::new(value),
+    const_unless_modelled! {
+        pub(crate) fn new(value: T) -> Lock<T> {
+            Lock {
+                taken: AtomicBool::new(false),
+                value: UnsafeCell::new(value),
+            }
         }
     }
 

@@ -163,19 +163,26 @@ impl Worker {
         Some(unsafe { scheduler.cast::<Worker>().as_ref() })
     }
 
-    /// The worker, if what runs on this thread is a fiber whose blocking calls are hooked.
+    /// The worker, and the fiber that runs on this thread, if what runs is the fiber's own code.
     #[inline(always)]
-    pub(crate) fn of_hooked_fiber() -> Option<&'static Worker> {
+    pub(crate) fn and_fiber() -> Option<(&'static Worker, &'static Scheduled)> {
         Thread::if_any(|thread| {
             if thread.is_busy() {
                 return None;
             }
             let fiber = thread.task()?.cast::<Scheduled>();
             let worker = thread.scheduler()?.cast::<Worker>();
-            // SAFETY: the task that runs here is alive and the head of a Scheduled; the worker is as in `current`.
-            let (fiber, worker) = unsafe { (fiber.as_ref(), worker.as_ref()) };
-            (worker.crew.hooks && !fiber.is_unhooked.get()).then_some(worker)
+            // SAFETY: the task that runs here is alive and the head of a Scheduled, while its code runs; the worker is as in `current`.
+            Some(unsafe { (worker.as_ref(), fiber.as_ref()) })
         })
+    }
+
+    /// The worker, if what runs on this thread is a fiber whose blocking calls are hooked.
+    #[inline(always)]
+    pub(crate) fn of_hooked_fiber() -> Option<&'static Worker> {
+        Worker::and_fiber()
+            .filter(|(worker, fiber)| worker.crew.hooks && !fiber.is_unhooked.get())
+            .map(|(worker, _)| worker)
     }
 
     /// Whether nobody else uses the thread-locals of the fiber that runs here.

@@ -1,7 +1,7 @@
 //! The wait table: who waits for which address.
 //!
 //! An address falls into one of a fixed number of *buckets*, each a small lock around one queue, first in, first out. A waiter lives
-//! in the frame of whoever waits. [`sync`](super) enters and removes waiters and wakes them; what a waiter is (a fiber or a
+//! in the frame of whoever waits. [`address`](super::address) enters and removes waiters and wakes them; what a waiter is (a fiber or a
 //! thread) this file does not know: it is a [`Sleeper`], whose wait can be *claimed*, once.
 //!
 //! # Nothing is missed
@@ -17,6 +17,7 @@
 //! (its deadline); it leaves the queue, too, but is not counted. Claimed ones are woken after the lock is released: they cannot go
 //! on before that, so their frames stay.
 
+use super::list::{List, Node};
 use crate::primitives::atomic::{
     AtomicUsize,
     Ordering::{Relaxed, SeqCst},
@@ -59,8 +60,8 @@ pub(crate) trait Sleeper {
     fn claim(&self) -> bool;
 }
 
-/// A place in the table, in the frame of whoever waits.
-pub(crate) struct Waiter<S> {
+/// Who waits, and for what.
+pub(crate) struct Place<S> {
     pub(crate) sleeper: S,
     /// Only wakes with one of these bits are meant for it.
     pub(crate) bits: u32,
@@ -68,24 +69,24 @@ pub(crate) struct Waiter<S> {
     bucket: AtomicUsize,
     // All below: under the lock of that bucket.
     key: Cell<Key>,
-    is_linked: Cell<bool>,
     was_taken: Cell<bool>,
+    /// The next of those who were claimed at once.
     next: Cell<*const Waiter<S>>,
-    previous: Cell<*const Waiter<S>>,
 }
 
-impl<S> Waiter<S> {
-    pub(crate) fn new(sleeper: S, key: Key, bits: u32) -> Waiter<S> {
-        Waiter {
+/// A place in the table, in the frame of whoever waits.
+pub(crate) type Waiter<S> = Node<Place<S>>;
+
+impl<S> Place<S> {
+    pub(crate) fn waiter(sleeper: S, key: Key, bits: u32) -> Waiter<S> {
+        Node::new(Place {
             sleeper,
             bits,
             bucket: AtomicUsize::new(0),
             key: Cell::new(key),
-            is_linked: Cell::new(false),
             was_taken: Cell::new(false),
             next: Cell::new(ptr::null()),
-            previous: Cell::new(ptr::null()),
-        }
+        })
     }
 
     /// Whether a waker has claimed it by this place. For whoever waits, after it was removed.
@@ -99,61 +100,7 @@ impl<S> Waiter<S> {
     }
 }
 
-/// The waiters of a bucket, the one that has waited longest first.
-struct Queue<S> {
-    first: *const Waiter<S>,
-    last: *const Waiter<S>,
-}
-
-// SAFETY: the waiters are touched under the lock, by whoever has it; the sleepers may be claimed and woken from any thread.
-unsafe impl<S: Sync> Send for Queue<S> {}
-
-impl<S> Queue<S> {
-    /// # Safety
-    /// It is in no queue, and stays in place until it is unlinked.
-    unsafe fn push(&mut self, waiter: &Waiter<S>) {
-        waiter.next.set(ptr::null());
-        waiter.previous.set(self.last);
-        // SAFETY: what is linked is in place.
-        match unsafe { self.last.as_ref() } {
-            Some(last) => last.next.set(waiter),
-            None => self.first = waiter,
-        }
-        self.last = waiter;
-        waiter.is_linked.set(true);
-    }
-
-    /// # Safety
-    /// It is in this queue.
-    unsafe fn unlink(&mut self, waiter: &Waiter<S>) {
-        let (next, previous) = (waiter.next.get(), waiter.previous.get());
-        // SAFETY: what is linked is in place.
-        unsafe {
-            match previous.as_ref() {
-                Some(previous) => previous.next.set(next),
-                None => self.first = next,
-            }
-            match next.as_ref() {
-                Some(next) => next.previous.set(previous),
-                None => self.last = previous,
-            }
-        }
-        waiter.is_linked.set(false);
-    }
-
-    /// Calls `f` with the waiters for `key`, the one that has waited longest first, until it says that this is enough. It may unlink
-    /// the one that it is called with.
-    fn for_each(&mut self, key: Key, mut f: impl FnMut(&mut Queue<S>, &Waiter<S>) -> bool) {
-        let mut next = self.first;
-        // SAFETY: what is linked is in place.
-        while let Some(waiter) = unsafe { next.as_ref() } {
-            next = waiter.next.get();
-            if waiter.key.get() == key && !f(self, waiter) {
-                return;
-            }
-        }
-    }
-}
+type Queue<S> = List<Place<S>>;
 
 /// Some of those who wait. Each has its own lines of the cache.
 #[repr(align(128))]
@@ -181,10 +128,7 @@ impl<S: Sleeper + Sync> Table<S> {
         assert!(buckets.is_power_of_two());
         let bucket = || Bucket {
             count: AtomicUsize::new(0),
-            queue: Lock::new(Queue {
-                first: ptr::null(),
-                last: ptr::null(),
-            }),
+            queue: Lock::new(Queue::new()),
         };
         Table {
             buckets: (0..buckets).map(|_| bucket()).collect(),
@@ -233,7 +177,7 @@ impl<S: Sleeper + Sync> Table<S> {
             if waiter.bucket.load(Relaxed) != place {
                 continue; // moved meanwhile; while this lock is held it is not
             }
-            if waiter.is_linked.get() {
+            if waiter.is_linked() {
                 // SAFETY: it is in the queue of that bucket.
                 unsafe { queue.unlink(waiter) };
                 bucket.count.fetch_sub(1, Relaxed);
@@ -245,13 +189,10 @@ impl<S: Sleeper + Sync> Table<S> {
     /// Calls `f` with all who wait for anything. It only looks.
     pub(crate) fn for_all(&self, mut f: impl FnMut(&S)) {
         for bucket in &self.buckets {
-            let queue = bucket.queue.lock();
-            let mut next = queue.first;
-            // SAFETY: what is linked is in place.
-            while let Some(waiter) = unsafe { next.as_ref() } {
+            bucket.queue.lock().for_each(|_, waiter| {
                 f(&waiter.sleeper);
-                next = waiter.next.get();
-            }
+                true
+            });
         }
     }
 
@@ -300,7 +241,10 @@ impl<S: Sleeper + Sync> Table<S> {
         let mut moved = 0;
         if is_right && most > 0 && from != to {
             // Those who stay in the same bucket come to the end of its queue, and are met there again, with the other key.
-            old_queue.for_each(from, |queue, waiter| {
+            old_queue.for_each(|queue, waiter| {
+                if waiter.key.get() != from {
+                    return true;
+                }
                 // SAFETY: it is in this queue, and stays in place until it is in none.
                 unsafe {
                     queue.unlink(waiter);
@@ -330,8 +274,8 @@ impl<S: Sleeper> Claimed<S> {
 
     /// Claims up to so many of those in a bucket, whose lock is held.
     fn take_from(&mut self, bucket: &Bucket<S>, queue: &mut Queue<S>, key: Key, most: usize, bits: u32) {
-        queue.for_each(key, |queue, waiter| {
-            if waiter.bits & bits == 0 {
+        queue.for_each(|queue, waiter| {
+            if waiter.key.get() != key || waiter.bits & bits == 0 {
                 return true;
             }
             // SAFETY: it is in this queue.
