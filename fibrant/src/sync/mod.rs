@@ -8,6 +8,7 @@
 //! [`address`] are where the hooks of futexes and of the C library's locks let them stand, by address.
 
 pub(crate) mod address;
+pub mod channel;
 mod holder;
 mod list;
 mod mutex;

@@ -37,11 +37,16 @@ impl Text {
 
     /// Who waits for it: `all` calls the function that it is given with each.
     pub(crate) fn waiters(&mut self, all: impl FnOnce(&mut dyn FnMut(Holder))) {
+        self.those("wanted by", all);
+    }
+
+    /// Several of which something is true, as `words` say.
+    pub(crate) fn those(&mut self, words: &str, all: impl FnOnce(&mut dyn FnMut(Holder))) {
         let mut count = 0;
         let text = &mut self.0;
         all(&mut |holder| {
             let _ = match count {
-                0 => write!(text, ", wanted by {holder}"),
+                0 => write!(text, ", {words} {holder}"),
                 _ if count < SHOWN => write!(text, ", {holder}"),
                 _ => Ok(()),
             };

@@ -1,0 +1,483 @@
+//! The arms of a wait for channels: each is one thing to send or to receive. A plain `send` or `recv` is a wait with one arm.
+//!
+//! The [ends](super::ends) and [`select!`](crate::select) make arms and call [`choose`], which does this, over and over:
+//!
+//! 1. Every arm tries, in random order, to do what it wants. The first that can has been chosen.
+//! 2. Nobody can: the wait begins, and every arm enlists with its channel, unless it finds there that it could do something now.
+//! 3. Whoever serves one of the arms claims the wait, which succeeds once: that arm has been chosen. The others withdraw.
+//!
+//! So each round is decided by one claim.
+
+use super::core::{Channel, Given, Put, Seat, Take, wake};
+use super::error::{RecvError, SendError};
+use super::{Receiver, Sender};
+use crate::clock;
+use crate::fiber::{Subject, WaitReason};
+use crate::scheduler::InTable;
+use crate::sync::holder::Holder;
+use crate::sync::list::Node;
+use crate::sync::someone::{End, Someone, Wish};
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The wait of one who waits for channels.
+pub(crate) struct Turn {
+    pub(crate) someone: Someone,
+    pub(crate) holder: Holder,
+    /// The arm by which it was claimed. Written by whoever has claimed it.
+    pub(crate) chosen: Cell<usize>,
+}
+
+impl Turn {
+    fn new() -> Turn {
+        Turn {
+            someone: Someone::present(),
+            holder: Holder::present().0,
+            chosen: Cell::new(0),
+        }
+    }
+}
+
+/// One of the things that somebody waits for.
+pub(crate) trait Arm {
+    /// Does what it wants, if it can now.
+    fn attempt(&self) -> bool;
+
+    /// Enlists with the channel, unless it could do something now.
+    ///
+    /// # Safety
+    /// Neither the arm nor the turn goes away before it withdraws.
+    unsafe fn enlist(&self, turn: &Turn, index: usize) -> bool;
+
+    /// Leaves the channel's list.
+    fn withdraw(&self);
+
+    /// It was claimed by this arm: whether it has done what it wants.
+    fn settle(&self) -> bool;
+
+    /// Whoever was claimed by this arm never goes on: gives back what others count on.
+    fn forsake(&self);
+
+    /// When it can do what it wants by itself: nanoseconds of the monotonic clock.
+    fn due(&self) -> u64;
+
+    /// What it waits for.
+    fn reason(&self) -> WaitReason;
+
+    /// What dumps show of it.
+    fn describe(&self) -> String;
+}
+
+/// Waits until one of the arms has done what it wants, and says which; at most until then: nanoseconds of the monotonic clock. 0 is
+/// always over.
+pub(crate) fn choose(arms: &[&dyn Arm], deadline: u64) -> Option<usize> {
+    if let Some(index) = attempt_any(arms) {
+        return Some(index);
+    }
+    if deadline == 0 {
+        return None;
+    }
+    wait(arms, deadline)
+}
+
+#[inline(never)]
+fn wait(arms: &[&dyn Arm], deadline: u64) -> Option<usize> {
+    loop {
+        let turn = Turn::new();
+        let choice = Choice { arms, turn: &turn };
+        let due = arms.iter().map(|arm| arm.due()).min().unwrap_or(clock::NEVER);
+        let wish = Wish {
+            reason: match arms {
+                [arm] => arm.reason(),
+                _ => WaitReason::Select { arms: arms.len() },
+            },
+            subject: Some(&choice),
+            interruptible: true,
+            deadline: deadline.min(due),
+            in_table: Some(InTable {
+                give_up: Choice::give_up,
+                wait: NonNull::from(&choice).cast(),
+            }),
+        };
+        let end = turn.someone.wait(&wish, || {
+            arms.iter().enumerate().all(|(index, arm)| {
+                // SAFETY: all withdraw below, before this frame ends, or when the fiber is given up, whose frames stay.
+                unsafe { arm.enlist(&turn, index) }
+            })
+        });
+        for arm in arms {
+            arm.withdraw();
+        }
+        match end {
+            End::Woken if arms[turn.chosen.get()].settle() => return Some(turn.chosen.get()),
+            End::Interrupted(interruption) => interruption.unwind(),
+            _ => {}
+        }
+        if let Some(index) = attempt_any(arms) {
+            return Some(index);
+        }
+        if end == End::TimedOut && deadline != clock::NEVER && clock::now() >= deadline {
+            return None;
+        }
+    }
+}
+
+/// Lets the arms try, in random order.
+#[inline]
+fn attempt_any(arms: &[&dyn Arm]) -> Option<usize> {
+    if let [arm] = arms {
+        return arm.attempt().then_some(0);
+    }
+    let mut few = [0; 16];
+    let mut many = Vec::new();
+    let order = match few.get_mut(..arms.len()) {
+        Some(few) => few,
+        None => {
+            many.resize(arms.len(), 0);
+            &mut many[..]
+        }
+    };
+    let mut random = random();
+    for index in 0..order.len() {
+        // Each arm is put somewhere among those before it, and that one takes its place: all orders are equally likely.
+        let place = (random % (index as u64 + 1)) as usize;
+        random = mix(random);
+        order[index] = order[place];
+        order[place] = index;
+    }
+    order.iter().copied().find(|&index| arms[index].attempt())
+}
+
+/// A number that cannot be foreseen, as far as dice go. One counter for all: thread-locals would begin anew with each fiber.
+fn random() -> u64 {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    mix(COUNTER.fetch_add(0x9E37_79B9_7F4A_7C15, Relaxed))
+}
+
+/// Spreads what two numbers differ in over all bits.
+fn mix(number: u64) -> u64 {
+    let number = (number ^ number >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let number = (number ^ number >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    number ^ number >> 31
+}
+
+/// A wait that has begun.
+struct Choice<'a> {
+    arms: &'a [&'a dyn Arm],
+    turn: &'a Turn,
+}
+
+impl Choice<'_> {
+    /// The fiber that waits here never goes on.
+    ///
+    /// # Safety
+    /// See [`InTable`].
+    unsafe fn give_up(choice: NonNull<()>) {
+        // SAFETY: it is what `wait` has noted, in the frame of a fiber that never goes on, so that it stays.
+        let choice = unsafe { choice.cast::<Choice<'_>>().as_ref() };
+        let was_claimed = choice.turn.someone.give_up();
+        for arm in choice.arms {
+            arm.withdraw();
+        }
+        if was_claimed && let Some(arm) = choice.arms.get(choice.turn.chosen.get()) {
+            arm.forsake();
+        }
+    }
+}
+
+impl Subject for Choice<'_> {
+    fn describe(&self) -> String {
+        let texts: Vec<_> = self.arms.iter().map(|arm| arm.describe()).collect();
+        texts.join("; ")
+    }
+}
+
+/// An arm that receives something.
+pub struct ReceiveArm<'a, T> {
+    channel: &'a Channel<T>,
+    seat: Node<Seat<T>>,
+}
+
+impl<'a, T> ReceiveArm<'a, T> {
+    /// An arm that receives from there.
+    pub fn new(receiver: &'a Receiver<T>) -> ReceiveArm<'a, T> {
+        ReceiveArm {
+            channel: receiver.channel(),
+            seat: Seat::new(None),
+        }
+    }
+
+    /// It as one of several.
+    pub fn arm(&self) -> AnyArm<'_> {
+        AnyArm(self)
+    }
+
+    /// What the arm, which was chosen, has received.
+    pub fn finish(self) -> Result<T, RecvError> {
+        self.seat.given.set(Given::Nothing);
+        // SAFETY: the wait is over, so nobody else can find it.
+        unsafe { self.seat.take_message() }.ok_or(RecvError)
+    }
+
+    /// The message of a late sender, which was claimed. There may be none after all.
+    pub(super) fn receive_late(self, sender: NonNull<Node<Seat<T>>>) -> Option<T> {
+        self.meet(sender);
+        // SAFETY: the wait is over, so nobody else can find it.
+        unsafe { self.seat.take_message() }
+    }
+
+    /// Waits for the message of a late sender, which was claimed. There may be none after all.
+    #[cold]
+    fn meet(&self, sender: NonNull<Node<Seat<T>>>) -> bool {
+        let turn = Turn::new();
+        self.seat.turn.set(&turn);
+        let choice = Choice {
+            arms: &[],
+            turn: &turn,
+        };
+        let wish = Wish {
+            reason: self.reason(),
+            subject: None,
+            // The sender counts on it.
+            interruptible: false,
+            deadline: clock::NEVER,
+            in_table: Some(InTable {
+                give_up: Choice::give_up,
+                wait: NonNull::from(&choice).cast(),
+            }),
+        };
+        turn.someone.wait(&wish, || {
+            // SAFETY: it was claimed, and is woken once.
+            wake(Some(unsafe {
+                sender.as_ref().give(Given::Candidate(NonNull::from(&self.seat)))
+            }));
+            true
+        });
+        matches!(self.seat.given.get(), Given::Message)
+    }
+}
+
+impl<T> Arm for ReceiveArm<'_, T> {
+    fn attempt(&self) -> bool {
+        match self.channel.take() {
+            Take::Message(message, someone) => {
+                wake(someone);
+                // SAFETY: it is this arm's, and nobody can find it now.
+                unsafe { *self.seat.message.get() = Some(message) };
+                self.seat.given.set(Given::Message);
+                true
+            }
+            Take::Late(sender) => self.meet(sender),
+            Take::Disconnected => {
+                self.seat.given.set(Given::Disconnected);
+                true
+            }
+            Take::Empty => false,
+        }
+    }
+
+    unsafe fn enlist(&self, turn: &Turn, index: usize) -> bool {
+        self.seat.turn.set(turn);
+        self.seat.index.set(index);
+        self.seat.given.set(Given::Nothing);
+        // SAFETY: the caller's promise.
+        unsafe { self.channel.enlist_receiver(&self.seat) }
+    }
+
+    fn withdraw(&self) {
+        // SAFETY: it enlists nowhere else.
+        unsafe { self.channel.withdraw_receiver(&self.seat) };
+    }
+
+    fn settle(&self) -> bool {
+        // Nothing, if it was a late sender's partner, and there was no message after all.
+        matches!(self.seat.given.get(), Given::Message | Given::Disconnected)
+    }
+
+    fn forsake(&self) {
+        // The message is lost with the fiber that has received it.
+    }
+
+    fn due(&self) -> u64 {
+        self.channel.due()
+    }
+
+    fn reason(&self) -> WaitReason {
+        WaitReason::Channel {
+            address: ptr::from_ref(self.channel).addr(),
+            send: false,
+        }
+    }
+
+    fn describe(&self) -> String {
+        self.channel.describe()
+    }
+}
+
+/// An arm that sends something: a message that it has, or one that will be there when it was chosen.
+pub struct SendArm<'a, T> {
+    channel: &'a Channel<T>,
+    seat: Node<Seat<T>>,
+    is_late: bool,
+}
+
+impl<'a, T> SendArm<'a, T> {
+    /// An arm that sends something there.
+    pub fn late(sender: &'a Sender<T>) -> SendArm<'a, T> {
+        SendArm {
+            channel: sender.channel(),
+            seat: Seat::new(None),
+            is_late: true,
+        }
+    }
+
+    /// An arm that sends this there.
+    pub(super) fn now(channel: &'a Channel<T>, message: T) -> SendArm<'a, T> {
+        SendArm {
+            channel,
+            seat: Seat::new(Some(message)),
+            is_late: false,
+        }
+    }
+
+    /// It as one of several.
+    pub fn arm(&self) -> AnyArm<'_> {
+        AnyArm(self)
+    }
+
+    /// The message that was not sent, if it was not.
+    pub(super) fn rest(self) -> Option<T> {
+        // SAFETY: the wait is over, so nobody else can find it.
+        unsafe { self.seat.take_message() }
+    }
+
+    /// Sends the message of the arm, which was chosen.
+    pub fn finish(self, message: T) -> Result<(), SendError<T>> {
+        match self.seat.given.replace(Given::Nothing) {
+            Given::Place => self.channel.fill_promised(message).map_err(SendError),
+            Given::Partner(receiver) => {
+                // SAFETY: it was claimed, and is woken once.
+                wake(Some(unsafe { receiver.as_ref().give_message(message) }));
+                Ok(())
+            }
+            _ => Err(SendError(message)),
+        }
+    }
+
+    /// Gives back what was promised, and was not used.
+    fn forgo(&self) {
+        match self.seat.given.replace(Given::Nothing) {
+            Given::Place => self.channel.forgo_promised(),
+            Given::Candidate(receiver) => {
+                // SAFETY: it waits until it is claimed, which nobody else does, and it is woken once.
+                unsafe {
+                    if receiver.as_ref().claim() {
+                        wake(Some(receiver.as_ref().give(Given::Nothing)));
+                    }
+                }
+            }
+            Given::Partner(receiver) => {
+                // SAFETY: it was claimed, and is woken once.
+                wake(Some(unsafe { receiver.as_ref().give(Given::Nothing) }));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl<T> Drop for SendArm<'_, T> {
+    fn drop(&mut self) {
+        self.forgo();
+    }
+}
+
+impl<T> Arm for SendArm<'_, T> {
+    fn attempt(&self) -> bool {
+        if self.is_late {
+            let given = self.channel.reserve();
+            self.seat.given.set(given);
+            return !matches!(given, Given::Nothing);
+        }
+        // SAFETY: it is this arm's, and nobody can find it now.
+        let Some(message) = (unsafe { self.seat.take_message() }) else {
+            return false;
+        };
+        let (given, rest) = match self.channel.put(message) {
+            Put::Done(someone) => {
+                wake(someone);
+                (Given::Taken, None)
+            }
+            Put::Full(message) => (Given::Nothing, Some(message)),
+            Put::Disconnected(message) => (Given::Disconnected, Some(message)),
+        };
+        self.seat.given.set(given);
+        // SAFETY: as above. There was none, so nothing is dropped.
+        unsafe { *self.seat.message.get() = rest };
+        !matches!(given, Given::Nothing)
+    }
+
+    unsafe fn enlist(&self, turn: &Turn, index: usize) -> bool {
+        self.seat.turn.set(turn);
+        self.seat.index.set(index);
+        self.seat.given.set(Given::Nothing);
+        // SAFETY: the caller's promise.
+        unsafe { self.channel.enlist_sender(&self.seat) }
+    }
+
+    fn withdraw(&self) {
+        // SAFETY: it enlists nowhere else.
+        unsafe { self.channel.withdraw_sender(&self.seat) };
+    }
+
+    fn settle(&self) -> bool {
+        if let Given::Candidate(receiver) = self.seat.given.get() {
+            // SAFETY: it waits until it is claimed, or was given up, and then its frames stay.
+            let is_there = unsafe { receiver.as_ref().claim() };
+            self.seat.given.set(if is_there {
+                Given::Partner(receiver)
+            } else {
+                Given::Nothing
+            });
+        }
+        !matches!(self.seat.given.get(), Given::Nothing)
+    }
+
+    fn forsake(&self) {
+        self.forgo();
+    }
+
+    fn due(&self) -> u64 {
+        clock::NEVER
+    }
+
+    fn reason(&self) -> WaitReason {
+        WaitReason::Channel {
+            address: ptr::from_ref(self.channel).addr(),
+            send: true,
+        }
+    }
+
+    fn describe(&self) -> String {
+        self.channel.describe()
+    }
+}
+
+/// One arm of several.
+#[derive(Clone, Copy)]
+pub struct AnyArm<'a>(&'a dyn Arm);
+
+/// Waits until one of the arms was chosen, and says which.
+pub fn select<const N: usize>(arms: [AnyArm<'_>; N]) -> Option<usize> {
+    choose(&arms.map(|arm| arm.0), clock::NEVER)
+}
+
+/// Says which arm was chosen, if one can be chosen now.
+pub fn try_select<const N: usize>(arms: [AnyArm<'_>; N]) -> Option<usize> {
+    choose(&arms.map(|arm| arm.0), 0)
+}
+
+/// Waits until one of the arms was chosen, and says which, at most for that long.
+pub fn select_timeout<const N: usize>(arms: [AnyArm<'_>; N], timeout: std::time::Duration) -> Option<usize> {
+    choose(&arms.map(|arm| arm.0), clock::after(timeout))
+}
