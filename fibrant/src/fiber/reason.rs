@@ -52,12 +52,15 @@ pub enum WaitReason {
         /// Where that is.
         address: usize,
     },
-    /// It waits for a [channel](crate::sync::channel).
-    Channel {
-        /// Where that is.
+    /// It waits for a message from a [channel](crate::sync::channel).
+    Receiving {
+        /// Where the channel is.
         address: usize,
-        /// Whether it wants to send; otherwise to receive.
-        send: bool,
+    },
+    /// It waits until it can send a message to a [channel](crate::sync::channel).
+    Sending {
+        /// Where the channel is.
+        address: usize,
     },
     /// It waits for one of several channels.
     Select {
@@ -74,7 +77,7 @@ pub(crate) trait Subject {
 
 impl WaitReason {
     /// How many kinds of reasons there are.
-    pub(crate) const KINDS: usize = 10;
+    pub(crate) const KINDS: usize = 11;
 
     /// The kinds by their numbers, for counters and dumps.
     pub(crate) const NAMES: [&'static str; WaitReason::KINDS] = [
@@ -86,7 +89,8 @@ impl WaitReason {
         "descriptor",
         "futex",
         "lock",
-        "channel",
+        "receiving",
+        "sending",
         "select",
     ];
 
@@ -111,9 +115,9 @@ impl WaitReason {
             ),
             WaitReason::Futex { address } => (6, address as u64),
             WaitReason::Lock { address } => (7, address as u64),
-            // An address has more than enough bits to spare at the top.
-            WaitReason::Channel { address, send } => (8, (address as u64) << 1 | u64::from(send)),
-            WaitReason::Select { arms } => (9, arms as u64),
+            WaitReason::Receiving { address } => (8, address as u64),
+            WaitReason::Sending { address } => (9, address as u64),
+            WaitReason::Select { arms } => (10, arms as u64),
         }
     }
 
@@ -134,11 +138,13 @@ impl WaitReason {
             7 => WaitReason::Lock {
                 address: rest as usize,
             },
-            8 => WaitReason::Channel {
-                address: (rest >> 1) as usize,
-                send: rest & 1 != 0,
+            8 => WaitReason::Receiving {
+                address: rest as usize,
             },
-            9 => WaitReason::Select { arms: rest as usize },
+            9 => WaitReason::Sending {
+                address: rest as usize,
+            },
+            10 => WaitReason::Select { arms: rest as usize },
             _ => WaitReason::Suspended,
         }
     }
@@ -158,10 +164,10 @@ impl fmt::Display for WaitReason {
             }
             WaitReason::Futex { address } => write!(f, "waiting for a change at {address:#x}"),
             WaitReason::Lock { address } => write!(f, "waiting for the lock at {address:#x}"),
-            WaitReason::Channel { address, send: true } => {
+            WaitReason::Sending { address } => {
                 write!(f, "sending to the channel at {address:#x}")
             }
-            WaitReason::Channel { address, .. } => write!(f, "receiving from the channel at {address:#x}"),
+            WaitReason::Receiving { address } => write!(f, "receiving from the channel at {address:#x}"),
             WaitReason::Select { arms } => write!(f, "selecting among {arms} channels"),
             WaitReason::Scope => f.write_str("waiting for the fibers of its scope"),
             simple => f.write_str(WaitReason::NAMES[usize::from(simple.kind())]),
@@ -220,10 +226,8 @@ mod tests {
             },
             WaitReason::Futex { address: usize::MAX },
             WaitReason::Lock { address: 64 },
-            WaitReason::Channel {
-                address: 0x7fff_ffff_fff8,
-                send: true,
-            },
+            WaitReason::Receiving { address: 8 },
+            WaitReason::Sending { address: 16 },
             WaitReason::Select { arms: 3 },
         ] {
             let atomic = AtomicReason::new();

@@ -38,6 +38,7 @@ pub(crate) enum Someone {
 unsafe impl Sync for Someone {}
 
 /// What somebody waits for, and how.
+#[derive(Clone, Copy)]
 pub(crate) struct Wish<'a> {
     pub(crate) reason: WaitReason,
     /// What dumps are told about it. It says nothing while others hold a lock that it needs.
@@ -90,6 +91,7 @@ impl Someone {
     /// wait itself. Whatever it has set up is the caller's to take down afterwards.
     ///
     /// The same one may wait again, when it is in no list that others could find it in by an earlier wait.
+    #[inline(always)]
     pub(crate) fn wait(&self, wish: &Wish<'_>, announce: impl FnOnce() -> bool) -> End {
         match self {
             Someone::Fiber { number, .. } => {
@@ -187,7 +189,7 @@ impl Someone {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn wait_on_worker(
     worker: &Worker,
     someone: &Someone,
@@ -195,16 +197,24 @@ fn wait_on_worker(
     wish: &Wish<'_>,
     announce: impl FnOnce() -> bool,
 ) -> End {
+    // Taken apart, so that none of it has to be read from memory again.
+    let Wish {
+        reason,
+        subject,
+        interruptible,
+        deadline,
+        in_table,
+    } = *wish;
     let fiber = worker.fiber().expect("what waits here is a fiber");
     let waiting = Waiting {
-        reason: wish.reason,
+        reason,
         park: false,
-        interruptible: wish.interruptible,
-        deadline: wish.deadline,
+        interruptible,
+        deadline,
     };
     let needless = OnceCell::new();
-    fiber.in_table.set(wish.in_table);
-    fiber.task.set_subject(wish.subject.as_ref());
+    fiber.in_table.set(in_table);
+    fiber.task.set_subject(subject.as_ref());
     let end = worker.wait(waiting, |task, number| {
         place.set(Some(number));
         if !announce() && someone.claim() {

@@ -81,8 +81,9 @@ pub(crate) fn choose(arms: &[&dyn Arm], deadline: u64) -> Option<usize> {
     wait(arms, deadline)
 }
 
+/// Does the same, when nothing could be done a moment ago.
 #[inline(never)]
-fn wait(arms: &[&dyn Arm], deadline: u64) -> Option<usize> {
+pub(super) fn wait(arms: &[&dyn Arm], deadline: u64) -> Option<usize> {
     loop {
         let turn = Turn::new();
         let choice = Choice { arms, turn: &turn };
@@ -106,11 +107,15 @@ fn wait(arms: &[&dyn Arm], deadline: u64) -> Option<usize> {
                 unsafe { arm.enlist(&turn, index) }
             })
         });
-        for arm in arms {
-            arm.withdraw();
+        // Whoever has claimed it has taken the chosen one out of its list.
+        let chosen = (end == End::Woken).then(|| turn.chosen.get());
+        for (index, arm) in arms.iter().enumerate() {
+            if chosen != Some(index) {
+                arm.withdraw();
+            }
         }
         match end {
-            End::Woken if arms[turn.chosen.get()].settle() => return Some(turn.chosen.get()),
+            End::Woken if arms[turn.chosen.get()].settle() => return chosen,
             End::Interrupted(interruption) => interruption.unwind(),
             _ => {}
         }
@@ -304,9 +309,8 @@ impl<T> Arm for ReceiveArm<'_, T> {
     }
 
     fn reason(&self) -> WaitReason {
-        WaitReason::Channel {
+        WaitReason::Receiving {
             address: ptr::from_ref(self.channel).addr(),
-            send: false,
         }
     }
 
@@ -452,9 +456,8 @@ impl<T> Arm for SendArm<'_, T> {
     }
 
     fn reason(&self) -> WaitReason {
-        WaitReason::Channel {
+        WaitReason::Sending {
             address: ptr::from_ref(self.channel).addr(),
-            send: true,
         }
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct Channel<T> {
     state: Lock<State<T>>,
     /// How many messages it holds.
     pub(crate) capacity: usize,
+    /// Whether a clock makes its messages.
+    has_clockwork: bool,
 }
 
 /// What the lock guards.
@@ -242,6 +244,7 @@ impl<T> Channel<T> {
                 name: None,
             }),
             capacity,
+            has_clockwork: false,
         }
     }
 
@@ -259,7 +262,10 @@ impl<T> Channel<T> {
             period,
             make,
         });
-        channel
+        Channel {
+            has_clockwork: true,
+            ..channel
+        }
     }
 
     #[inline]
@@ -422,10 +428,11 @@ impl<T> Channel<T> {
 
     /// When the clock has the next message: nanoseconds of the monotonic clock.
     pub(crate) fn due(&self) -> u64 {
-        self.lock()
-            .clockwork
-            .as_ref()
-            .map_or(clock::NEVER, |works| works.due)
+        if !self.has_clockwork {
+            return clock::NEVER;
+        }
+        let state = self.lock();
+        state.clockwork.as_ref().map_or(clock::NEVER, |works| works.due)
     }
 
     /// How many messages there are.

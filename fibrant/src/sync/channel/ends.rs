@@ -1,6 +1,6 @@
 //! The two ends of a channel.
 
-use super::arm::{ReceiveArm, SendArm, choose};
+use super::arm::{ReceiveArm, SendArm, choose, wait};
 use super::core::{Channel, Put, Take, wake};
 use super::error::{RecvError, RecvTimeoutError, SendError, SendTimeoutError, TryRecvError, TrySendError};
 use crate::clock;
@@ -106,9 +106,7 @@ impl<T> Sender<T> {
                 wake(someone);
                 Ok(())
             }
-            Put::Full(message) => self
-                .send_until(message, clock::NEVER)
-                .map_err(|error| SendError(error.into_inner())),
+            Put::Full(message) => self.send_waiting(message),
             Put::Disconnected(message) => Err(SendError(message)),
         }
     }
@@ -169,7 +167,14 @@ impl<T> Sender<T> {
         self.send_until(message, deadline_of(deadline))
     }
 
+    /// Sends a message, when there was no room a moment ago.
     #[inline(never)]
+    fn send_waiting(&self, message: T) -> Result<(), SendError<T>> {
+        let arm = SendArm::now(&self.channel, message);
+        wait(&[&arm], clock::NEVER);
+        arm.rest().map_or(Ok(()), |message| Err(SendError(message)))
+    }
+
     fn send_until(&self, message: T, deadline: u64) -> Result<(), SendTimeoutError<T>> {
         let arm = SendArm::now(&self.channel, message);
         let is_chosen = choose(&[&arm], deadline).is_some();
@@ -218,10 +223,10 @@ impl<T> Receiver<T> {
                 Ok(message)
             }
             Take::Disconnected => Err(RecvError),
-            Take::Empty => self.recv_until(clock::NEVER).map_err(|_| RecvError),
+            Take::Empty => self.recv_waiting(),
             Take::Late(sender) => match ReceiveArm::new(self).receive_late(sender) {
                 Some(message) => Ok(message),
-                None => self.recv_until(clock::NEVER).map_err(|_| RecvError),
+                None => self.recv_waiting(),
             },
         }
     }
@@ -278,7 +283,14 @@ impl<T> Receiver<T> {
         self.recv_until(deadline_of(deadline))
     }
 
+    /// Receives a message, when there was none a moment ago.
     #[inline(never)]
+    fn recv_waiting(&self) -> Result<T, RecvError> {
+        let arm = ReceiveArm::new(self);
+        wait(&[&arm], clock::NEVER);
+        arm.finish()
+    }
+
     fn recv_until(&self, deadline: u64) -> Result<T, RecvTimeoutError> {
         let arm = ReceiveArm::new(self);
         match choose(&[&arm], deadline) {
