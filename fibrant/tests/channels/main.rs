@@ -6,11 +6,11 @@
 #[path = "../common/patience.rs"]
 mod patience;
 
-// The tests were written against crossbeam-channel, whose semantics ours has. What they test is named here only.
+// What is tested is named here only: the same tests pass with crossbeam-channel's in their place, whose semantics ours are.
+pub(crate) use fibrant::select;
 mod channel {
-    pub use crossbeam_channel::*;
+    pub use fibrant::sync::channel::*;
 }
-pub(crate) use crossbeam_channel::select;
 
 mod basics;
 mod choices;

@@ -219,7 +219,7 @@ impl<'a, T> ReceiveArm<'a, T> {
     }
 
     /// What the arm, which was chosen, has received.
-    pub fn finish(self) -> Result<T, RecvError> {
+    pub fn finish(&self) -> Result<T, RecvError> {
         self.seat.given.set(Given::Nothing);
         // SAFETY: the wait is over, so nobody else can find it.
         unsafe { self.seat.take_message() }.ok_or(RecvError)
@@ -357,7 +357,7 @@ impl<'a, T> SendArm<'a, T> {
     }
 
     /// Sends the message of the arm, which was chosen.
-    pub fn finish(self, message: T) -> Result<(), SendError<T>> {
+    pub fn finish(&self, message: T) -> Result<(), SendError<T>> {
         match self.seat.given.replace(Given::Nothing) {
             Given::Place => self.channel.fill_promised(message).map_err(SendError),
             Given::Partner(receiver) => {

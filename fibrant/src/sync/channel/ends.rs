@@ -461,7 +461,6 @@ impl<T> Drop for Receiver<T> {
 /// sender.send(1).unwrap();
 /// assert_eq!(receiver.iter().next(), Some(1));
 /// ```
-#[derive(Debug)]
 pub struct Iter<'a, T> {
     receiver: &'a Receiver<T>,
 }
@@ -472,7 +471,6 @@ pub struct Iter<'a, T> {
 /// let (_sender, receiver) = fibrant::sync::channel::bounded::<u32>(1);
 /// assert_eq!(receiver.try_iter().next(), None);
 /// ```
-#[derive(Debug)]
 pub struct TryIter<'a, T> {
     receiver: &'a Receiver<T>,
 }
@@ -487,9 +485,27 @@ pub struct TryIter<'a, T> {
 ///     assert_eq!(number, 1);
 /// }
 /// ```
-#[derive(Debug)]
 pub struct IntoIter<T> {
     receiver: Receiver<T>,
+}
+
+// Not derived: that would ask for messages that can be shown.
+impl<T> fmt::Debug for Iter<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Iter").field(self.receiver).finish()
+    }
+}
+
+impl<T> fmt::Debug for TryIter<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TryIter").field(self.receiver).finish()
+    }
+}
+
+impl<T> fmt::Debug for IntoIter<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("IntoIter").field(&self.receiver).finish()
+    }
 }
 
 impl<T> Iterator for Iter<'_, T> {

@@ -94,8 +94,8 @@ pub enum RecvTimeoutError {
     Disconnected,
 }
 
-const NO_RECEIVERS: &str = "all receivers of the channel are gone";
-const NO_SENDERS: &str = "the channel is empty and all its senders are gone";
+const NO_RECEIVERS: &str = "the channel is disconnected: all its receivers are gone";
+const NO_SENDERS: &str = "the channel is empty and disconnected: all its senders are gone";
 
 impl<T> SendError<T> {
     /// The message.

@@ -1,8 +1,8 @@
 //! The macro `select!`: arms in the syntax of crossbeam-channel's, made into arms of a wait.
 //!
-//! It reads one arm after the other (`@read`), each of which gets two names of its own and an index; then it opens them (`@open`): one
-//! nested `match` each, so that what the channels' expressions have made lives until one was chosen. Then one is chosen and finished.
-//! When the bodies run, nothing is borrowed any more.
+//! It reads one arm after the other (`@read`), each of which gets a name of its own, by the hygiene of macros, and an index; then it opens
+//! them (`@open`): one nested `match` each, so that what the channels' expressions have made lives until one was chosen. That one is
+//! finished, and all are closed: when the body runs, no channel is borrowed any more, and a message that was not sent was not moved.
 
 /// Waits for one of several channels, and does one thing: receives from one, or sends to one.
 ///
@@ -62,34 +62,34 @@ macro_rules! __select {
     (@read [$($arm:tt)*] $default:tt ($($index:tt)*)
         recv($channel:expr $(,)?) -> $result:pat => $body:expr, $($rest:tt)*) => {
         $crate::__select!(@read
-            [$($arm)* (recv ($($index)*) arm result ($channel) ($result) ($body))] $default ($($index)* + 1) $($rest)*)
+            [$($arm)* (recv ($($index)*) arm ($channel) ($result) ($body))] $default ($($index)* + 1) $($rest)*)
     };
     (@read [$($arm:tt)*] $default:tt ($($index:tt)*)
         recv($channel:expr $(,)?) -> $result:pat => $body:block $($rest:tt)*) => {
         $crate::__select!(@read
-            [$($arm)* (recv ($($index)*) arm result ($channel) ($result) ($body))] $default ($($index)* + 1) $($rest)*)
+            [$($arm)* (recv ($($index)*) arm ($channel) ($result) ($body))] $default ($($index)* + 1) $($rest)*)
     };
     (@read [$($arm:tt)*] $default:tt ($($index:tt)*)
         recv($channel:expr $(,)?) -> $result:pat => $body:expr) => {
         $crate::__select!(@read
-            [$($arm)* (recv ($($index)*) arm result ($channel) ($result) ($body))] $default ($($index)* + 1))
+            [$($arm)* (recv ($($index)*) arm ($channel) ($result) ($body))] $default ($($index)* + 1))
     };
 
     // An arm that sends.
     (@read [$($arm:tt)*] $default:tt ($($index:tt)*)
         send($channel:expr, $message:expr $(,)?) -> $result:pat => $body:expr, $($rest:tt)*) => {
         $crate::__select!(@read
-            [$($arm)* (send ($($index)*) arm result ($channel, $message) ($result) ($body))] $default ($($index)* + 1) $($rest)*)
+            [$($arm)* (send ($($index)*) arm ($channel, $message) ($result) ($body))] $default ($($index)* + 1) $($rest)*)
     };
     (@read [$($arm:tt)*] $default:tt ($($index:tt)*)
         send($channel:expr, $message:expr $(,)?) -> $result:pat => $body:block $($rest:tt)*) => {
         $crate::__select!(@read
-            [$($arm)* (send ($($index)*) arm result ($channel, $message) ($result) ($body))] $default ($($index)* + 1) $($rest)*)
+            [$($arm)* (send ($($index)*) arm ($channel, $message) ($result) ($body))] $default ($($index)* + 1) $($rest)*)
     };
     (@read [$($arm:tt)*] $default:tt ($($index:tt)*)
         send($channel:expr, $message:expr $(,)?) -> $result:pat => $body:expr) => {
         $crate::__select!(@read
-            [$($arm)* (send ($($index)*) arm result ($channel, $message) ($result) ($body))] $default ($($index)* + 1))
+            [$($arm)* (send ($($index)*) arm ($channel, $message) ($result) ($body))] $default ($($index)* + 1))
     };
 
     // What is done otherwise: at most one.
@@ -116,56 +116,47 @@ macro_rules! __select {
         ))
     };
 
-    // All arms are to be opened: [those that are left] [all] [default] [the arms that are open].
-    (@open [$($left:tt)*] [$(($kind:tt $index:tt $arm:ident $result:ident $what:tt ($pattern:pat) ($body:expr)))*]
-        $default:tt []) => {{
-        $(let mut $result = ::core::option::Option::None;)*
-        let chosen = $crate::__select!(@next [$($left)*] [$(($kind $index $arm $result $what))*] $default []);
-        match chosen {
-            $(
-                ::core::option::Option::Some(index) if index == $index => {
-                    let $pattern = match $result {
-                        ::core::option::Option::Some(result) => result,
-                        ::core::option::Option::None => ::core::unreachable!("it was finished"),
-                    };
-                    $body
-                }
-            )*
-            _ => $crate::__select!(@otherwise $default),
-        }
-    }};
-    (@next [(recv $index:tt $arm:ident $result:ident ($channel:expr) $pattern:tt $body:tt) $($left:tt)*]
-        $all:tt $default:tt [$($open:ident)*]) => {
+    // The arms are opened: [those that are left] [all] [default] [the names of those that are open].
+    (@open [(recv $index:tt $arm:ident ($channel:expr) $pattern:tt $body:tt) $($left:tt)*] $all:tt $default:tt [$($open:ident)*]) => {
         match $channel {
             ref channel => {
                 let $arm = $crate::sync::channel::arms::ReceiveArm::new(channel);
-                $crate::__select!(@next [$($left)*] $all $default [$($open)* $arm])
+                $crate::__select!(@open [$($left)*] $all $default [$($open)* $arm])
             }
         }
     };
-    (@next [(send $index:tt $arm:ident $result:ident ($channel:expr, $message:expr) $pattern:tt $body:tt) $($left:tt)*]
+    (@open [(send $index:tt $arm:ident ($channel:expr, $message:expr) $pattern:tt $body:tt) $($left:tt)*]
         $all:tt $default:tt [$($open:ident)*]) => {
         match $channel {
             ref channel => {
                 let $arm = $crate::sync::channel::arms::SendArm::late(channel);
-                $crate::__select!(@next [$($left)*] $all $default [$($open)* $arm])
+                $crate::__select!(@open [$($left)*] $all $default [$($open)* $arm])
             }
         }
     };
-    (@next [] [$(($kind:tt $index:tt $arm:ident $result:ident $what:tt))*] $default:tt [$($open:ident)*]) => {{
-        let chosen = $crate::__select!(@choose $default [$($open.arm()),*]);
-        $(
-            if chosen == ::core::option::Option::Some($index) {
-                $result = ::core::option::Option::Some($crate::__select!(@finish $kind $arm $what));
+    (@open [] [$(($kind:tt $index:tt $arm:ident $what:tt ($pattern:pat) ($body:expr)))*] $default:tt $open:tt) => {{
+        let chosen = $crate::__select!(@choose $default $open);
+        match chosen {
+            $(
+                ::core::option::Option::Some(index) if index == $index => {
+                    let result = $crate::__select!(@finish $kind $arm $what);
+                    $crate::__select!(@close $open);
+                    let $pattern = result;
+                    $body
+                }
+            )*
+            _ => {
+                $crate::__select!(@close $open);
+                $crate::__select!(@otherwise $default)
             }
-        )*
-        chosen
+        }
     }};
+    (@close [$($open:ident)*]) => { $(::core::mem::drop($open);)* };
 
-    (@choose [] $arms:tt) => { $crate::sync::channel::arms::select($arms) };
-    (@choose [() $body:tt] $arms:tt) => { $crate::sync::channel::arms::try_select($arms) };
-    (@choose [($timeout:expr) $body:tt] $arms:tt) => {
-        $crate::sync::channel::arms::select_timeout($arms, $timeout)
+    (@choose [] [$($open:ident)*]) => { $crate::sync::channel::arms::select([$($open.arm()),*]) };
+    (@choose [() $body:tt] [$($open:ident)*]) => { $crate::sync::channel::arms::try_select([$($open.arm()),*]) };
+    (@choose [($timeout:expr) $body:tt] [$($open:ident)*]) => {
+        $crate::sync::channel::arms::select_timeout([$($open.arm()),*], $timeout)
     };
 
     (@finish recv $arm:ident ($channel:expr)) => { $arm.finish() };
