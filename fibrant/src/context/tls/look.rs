@@ -4,6 +4,7 @@
 
 use super::{ALIGNMENT, Entry, Functions, Layout, Module, TEMPLATE, Template, Unsupported};
 use crate::context::{call_with_thread_pointer, thread_pointer, thread_pointer_can_change};
+use crate::sys::syscall;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::Ordering::Release;
 use std::{io, mem, ptr, slice};
@@ -97,6 +98,39 @@ fn modules() -> Vec<(usize, u64, usize, *mut u8)> {
     // SAFETY: calls `look` with each module.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
     found
+}
+
+/// Whether this node is in a list whose nodes are two addresses each, those of the next and of the previous. It is the list of all
+/// threads: others come and go meanwhile, so what is next now may be gone, or another, in the next moment.
+fn is_in_list(node: *const usize) -> bool {
+    (0..1000).any(|_| {
+        // SAFETY: a word of this thread's own control block, which others write.
+        let next = unsafe { node.read_volatile() };
+        let is_next = read_if_there(next + size_of::<usize>()) == Some(node.addr());
+        if !is_next {
+            crate::primitives::yield_thread();
+        }
+        is_next
+    })
+}
+
+/// The word at an address where there may be nothing: the kernel looks.
+fn read_if_there(address: usize) -> Option<usize> {
+    let (mut ends, mut word) = ([0; 2], 0_usize);
+    // SAFETY: the kernel writes two numbers; it reads what is at the address if there is something, and gives it back to a variable. Both
+    // descriptors are this function's.
+    unsafe {
+        if syscall!(SYS_pipe2, &raw mut ends, libc::O_CLOEXEC) < 0 {
+            return None;
+        }
+        let size = size_of::<usize>() as isize;
+        let is_there = syscall!(SYS_write, ends[1], address, size) == size
+            && syscall!(SYS_read, ends[0], &raw mut word, size) == size;
+        for end in ends {
+            crate::sys::close(end);
+        }
+        is_there.then_some(word)
+    }
 }
 
 /// What the scratch thread saw of itself.
@@ -254,8 +288,7 @@ impl Layout {
             return Err(misfit("thread id"));
         }
         let list = start + field(c"_thread_db_pthread_list")?;
-        // SAFETY: this thread is in the list of all threads, whose nodes point to each other.
-        if unsafe { *((read(list) as *const usize).add(1)) } != address(list) {
+        if !is_in_list(address(list) as *const usize) {
             return Err(misfit("list of threads"));
         }
         let dtv = start + field(c"_thread_db_pthread_dtvp")?;

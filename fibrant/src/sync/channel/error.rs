@@ -244,7 +244,7 @@ impl<T> fmt::Display for SendError<T> {
 impl<T> fmt::Display for TrySendError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            TrySendError::Full(_) => "the channel has no room",
+            TrySendError::Full(_) => "the channel is full",
             TrySendError::Disconnected(_) => NO_RECEIVERS,
         })
     }
@@ -253,7 +253,7 @@ impl<T> fmt::Display for TrySendError<T> {
 impl<T> fmt::Display for SendTimeoutError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            SendTimeoutError::Timeout(_) => "the channel had no room in time",
+            SendTimeoutError::Timeout(_) => "sending has timed out: the channel is full",
             SendTimeoutError::Disconnected(_) => NO_RECEIVERS,
         })
     }
@@ -277,7 +277,7 @@ impl fmt::Display for TryRecvError {
 impl fmt::Display for RecvTimeoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            RecvTimeoutError::Timeout => "the channel was empty for too long",
+            RecvTimeoutError::Timeout => "receiving has timed out: the channel is empty",
             RecvTimeoutError::Disconnected => NO_SENDERS,
         })
     }
