@@ -3,6 +3,7 @@
 use fibrant::fiber::{self, Coroutine, Fiber, State, Yielder};
 use fibrant::io::Event;
 use fibrant::runtime::Runtime;
+use fibrant::sync::{Semaphore, channel};
 use fibrant::{fiber_local, io, stats, timer};
 use std::cell::Cell;
 use std::io::{Read, Write};
@@ -19,6 +20,7 @@ fn main() {
         crowd();
         messages();
         threads();
+        pipeline();
         timers();
         descriptors();
         endings_from_outside();
@@ -126,9 +128,61 @@ fn threads() {
     println!("  here, where nothing was set, the visitor is {}", VISITOR.get());
 }
 
+/// Channels of our own: stages that hand on what they have done, and one who waits for several things at once, but not for ever.
+fn pipeline() {
+    title("4. A pipeline over channels, select and a timeout");
+    let (numbers, input) = channel::bounded(2);
+    let (output, squares) = channel::bounded(2);
+    let (give_up, given_up) = channel::bounded::<()>(0);
+    fibrant::spawn(move || {
+        for number in 1_u64.. {
+            fibrant::select! {
+                send(numbers, number) -> result => if result.is_err() { break },
+                recv(given_up) -> _ => break, // nobody sends anything: its sender is gone
+            }
+        }
+        println!("  the source has ended");
+    });
+    let stages = [0, 1].map(|_| {
+        let (input, output) = (input.clone(), output.clone());
+        fibrant::spawn(move || {
+            for number in input {
+                fibrant::sleep(Duration::from_millis(number)); // ever harder to square
+                if output.send((number, number * number)).is_err() {
+                    break;
+                }
+            }
+        })
+    });
+    drop((input, output));
+    let limit = channel::after(Duration::from_millis(100));
+    let mut done = Vec::new();
+    loop {
+        fibrant::select! {
+            recv(squares) -> pair => done.push(pair.unwrap()),
+            recv(limit) -> _ => break,
+            default(Duration::from_millis(12)) => {
+                println!("  nothing for 12 ms: too hard by now");
+                break;
+            }
+        }
+    }
+    println!("  {done:?}");
+    drop((squares, give_up));
+    stages.into_iter().for_each(|stage| stage.join().unwrap());
+
+    let tickets = Semaphore::new(2);
+    let late = tickets.acquire_many(2);
+    println!(
+        "  a semaphore with no permits left: {:?} in time",
+        tickets.acquire_timeout(Duration::from_millis(5)).map(drop)
+    );
+    drop(late);
+}
+
 /// Timers run functions as fibers, once or again and again.
 fn timers() {
-    title("4. Timers");
+    title("5. Timers");
     static TICKS: AtomicU32 = AtomicU32::new(0);
     let start = Instant::now();
     let ticker = timer::every(Duration::from_millis(10), || {
@@ -153,7 +207,7 @@ fn timers() {
 
 /// A fiber waits for a descriptor while others run.
 fn descriptors() {
-    title("5. Waiting for a descriptor");
+    title("6. Waiting for a descriptor");
     let (mut ours, mut theirs) = UnixStream::pair().unwrap();
     let reader = fibrant::spawn(move || {
         let ready = io::wait(ours.as_raw_fd(), Event::READ, Some(Duration::from_secs(10)));
@@ -172,7 +226,7 @@ fn descriptors() {
 
 /// Cancelling unwinds a fiber; so does a timeout; a scope waits for its own.
 fn endings_from_outside() {
-    title("6. Cancel, timeout, scope");
+    title("7. Cancel, timeout, scope");
     let sleeper = fibrant::spawn(|| fibrant::sleep(Duration::from_secs(3600)));
     fibrant::yield_now();
     sleeper.cancel();
@@ -194,21 +248,25 @@ fn endings_from_outside() {
 
 /// What everybody is doing, at any moment.
 fn dump() {
-    title("7. A dump");
-    let waiting: Vec<_> = ["one", "two"]
-        .map(|name| fibrant::Builder::new().name(name).spawn(fiber::park).unwrap())
-        .into();
+    title("8. A dump");
+    static TILL: fibrant::sync::Mutex<u32> = fibrant::sync::Mutex::named("till", 0);
+    let count = TILL.lock().unwrap();
+    let parked = fibrant::Builder::new().name("one").spawn(fiber::park).unwrap();
+    let customer = fibrant::Builder::new()
+        .name("two")
+        .spawn(|| *TILL.lock().unwrap() += 1)
+        .unwrap();
     fibrant::sleep(Duration::from_millis(5));
     print!("{}", Runtime::current().unwrap().dump());
-    for fiber in waiting {
-        fiber.fiber().unpark();
-        fiber.join().unwrap();
-    }
+    drop(count);
+    parked.fiber().unpark();
+    parked.join().unwrap();
+    customer.join().unwrap();
 }
 
 /// A fiber and its resumer run in turns, each on its own stack.
 fn turns() {
-    title("8. In turns");
+    title("9. In turns");
     let fiber = Fiber::new(|| {
         for step in ["washes", "rinses", "dries"] {
             println!("  fiber '{}' {step}", fiber::current().unwrap().name().unwrap());
@@ -232,7 +290,7 @@ fn turns() {
 
 /// A fiber may resume others; suspending always goes back to whoever resumed.
 fn nesting() {
-    title("9. Fibers within fibers");
+    title("10. Fibers within fibers");
     let outer = Fiber::new(|| {
         let inner = Fiber::new(|| {
             println!("    inner: suspends to outer, not to main");
@@ -252,7 +310,7 @@ fn nesting() {
 
 /// A coroutine passes values, from any depth of calls; one that takes nothing is an iterator.
 fn generator() {
-    title("10. A recursive generator");
+    title("11. A recursive generator");
     fn moves(yielder: &Yielder<(), (char, char)>, disks: u32, from: char, to: char, via: char) {
         if disks > 0 {
             moves(yielder, disks - 1, from, via, to);
@@ -267,7 +325,7 @@ fn generator() {
 
 /// Each fiber has its own fiber-locals.
 fn locals() {
-    title("11. Fiber-locals");
+    title("12. Fiber-locals");
     fiber_local! {
         static REQUEST: Cell<u32> = const { Cell::new(0) };
     }
@@ -290,7 +348,7 @@ fn locals() {
 
 /// A panic goes on in the resumer; a stack that cannot be had is an error.
 fn failures() {
-    title("12. When things go wrong");
+    title("13. When things go wrong");
     let usual_hook = panic::take_hook();
     panic::set_hook(Box::new(|info| {
         println!("  (the panic hook saw a panic at {})", info.location().unwrap())
@@ -308,7 +366,7 @@ fn failures() {
 
 /// Dropping a suspended fiber runs the destructors of all it holds.
 fn endings() {
-    title("13. Dropping a suspended fiber");
+    title("14. Dropping a suspended fiber");
     struct Connection;
     impl Drop for Connection {
         fn drop(&mut self) {
@@ -327,7 +385,7 @@ fn endings() {
 
 /// What a switch costs on this machine.
 fn costs() {
-    title("14. What it costs here");
+    title("15. What it costs here");
     const ROUNDS: u32 = 1_000_000;
     let time = |name: &str, fiber: Fiber| {
         let start = Instant::now();
