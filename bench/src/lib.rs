@@ -1,8 +1,12 @@
 //! What the benchmarks in benches/ compare with, where it needs more than a crate.
 
 pub mod bare;
+pub mod blocking;
+pub mod families;
 pub mod micro;
 pub mod on_tokio;
+pub mod sync;
+pub mod threads;
 
 /// Boost.Context, where it is installed.
 #[cfg(boost)]

@@ -12,10 +12,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::sync::{self, Bench, Case};
+
 /// How often a measurement is repeated after a first run that does not count.
 const ROUNDS: usize = 5;
 /// A slow measurement is repeated less often: not after this time.
-const ENOUGH: Duration = Duration::from_secs(30);
+pub(crate) const ENOUGH: Duration = Duration::from_secs(30);
 /// How many tasks `spawn` starts before it joins them.
 const BATCH: usize = 1_000;
 /// Over how long `idle` looks at parked tasks.
@@ -83,6 +85,11 @@ pub trait Peer {
 
     /// `n` tasks call [`arrive`] and park; figures taken with a [`Gauge`] over `hold`.
     fn parked(&self, n: usize, hold: Duration) -> Outcome<Parked>;
+
+    /// What there is to measure of its locks and channels, and of others' that its tasks can use.
+    fn sync(&self, _bench: Bench) -> Vec<Case<'_>> {
+        Vec::new()
+    }
 
     /// How many tasks the library can have at once on this machine, and what limits it.
     fn room(&self) -> (usize, &'static str) {
@@ -163,7 +170,20 @@ impl Args {
             "expire" => self.expire(peer),
             "mem" => self.mem(peer),
             "idle" => self.idle(peer),
-            _ => self.fail("no such benchmark"),
+            other => match Bench::named(other) {
+                Some(bench) => self.sync(peer, bench),
+                None => self.fail("no such benchmark"),
+            },
+        }
+    }
+
+    fn sync(&self, peer: &impl Peer, bench: Bench) {
+        let cases = peer.sync(bench);
+        if cases.is_empty() {
+            return self.fail("the library has nothing of the kind");
+        }
+        for (case, time) in cases.iter().zip(sync::measure(bench, &cases, self.n)) {
+            self.line(&self.bench, &case.name, time, "ns");
         }
     }
 
@@ -268,13 +288,13 @@ fn median(mut measure: impl FnMut() -> Outcome<f64>) -> Outcome<f64> {
     Ok(middle(&mut values))
 }
 
-fn middle(values: &mut [f64]) -> f64 {
+pub(crate) fn middle(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
 
 /// Nanoseconds for each of `count` things.
-fn each(count: usize) -> impl Fn(Duration) -> f64 {
+pub(crate) fn each(count: usize) -> impl Fn(Duration) -> f64 {
     move |time| time.as_nanos() as f64 / count as f64
 }
 

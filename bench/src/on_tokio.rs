@@ -13,6 +13,9 @@ use tokio::task::{self, JoinHandle};
 use tokio::time;
 
 use crate::micro::{self, Alarm, Expired, Gauge, Outcome, Parked, Peer, Place};
+use crate::sync::{Bench, Case};
+
+mod sync;
 
 /// What the parked tasks wait for.
 static RELEASE: Notify = Notify::const_new();
@@ -191,5 +194,9 @@ impl Peer for Tokio {
             join_all(handles).await;
             parked
         }))
+    }
+
+    fn sync(&self, bench: Bench) -> Vec<Case<'_>> {
+        sync::cases(self, bench)
     }
 }

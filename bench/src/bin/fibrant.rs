@@ -6,7 +6,10 @@ use std::iter;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bench::blocking::{List, Tasks};
+use bench::families::{Crossbeam, StdBounded, StdUnbounded, of_parking_lot, of_std};
 use bench::micro::{self, Alarm, Args, Expired, Gauge, Outcome, Parked, Peer, Place, Token};
+use bench::sync::{Bench, Case};
 use fibrant::fiber;
 use fibrant::runtime;
 use fibrant::{Builder, JoinHandle, timer};
@@ -15,7 +18,11 @@ use fibrant::{Builder, JoinHandle, timer};
 const STACK: usize = 64 << 10;
 
 /// fibrant; every method is called on a fiber of the runtime.
-struct Fibrant;
+#[derive(Clone, Copy)]
+struct Fibrant {
+    workers: usize,
+    light: bool,
+}
 
 fn join_all(handles: impl IntoIterator<Item = JoinHandle<()>>) {
     for handle in handles {
@@ -50,6 +57,37 @@ fn node(first: u64, size: u64) -> JoinHandle<u64> {
             .map(|child| child.join().expect("a node"))
             .sum()
     })
+}
+
+impl Tasks for Fibrant {
+    type Handle = JoinHandle<()>;
+
+    fn spawn(self, seat: Option<usize>, body: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+        match seat {
+            Some(worker) => Builder::new().worker(worker).spawn(body).expect("a fiber"),
+            None => fibrant::spawn(body),
+        }
+    }
+
+    fn join(handle: JoinHandle<()>) {
+        handle.join().expect("a fiber");
+    }
+
+    fn yield_now() {
+        fibrant::yield_now();
+    }
+
+    fn workers(self) -> usize {
+        self.workers
+    }
+
+    fn seats(self) -> Outcome<()> {
+        Ok(())
+    }
+
+    fn has_locals(self) -> bool {
+        !self.light
+    }
 }
 
 impl Peer for Fibrant {
@@ -149,6 +187,20 @@ impl Peer for Fibrant {
         join_all(handles);
         Ok(parked)
     }
+
+    fn sync(&self, bench: Bench) -> Vec<Case<'_>> {
+        List::new(bench, *self)
+            .mutex::<of_std::Mutex>()
+            .lock::<of_std::Read>()
+            .lock::<of_std::Write>()
+            .mutex::<of_parking_lot::Mutex>()
+            .lock::<of_parking_lot::Read>()
+            .lock::<of_parking_lot::Write>()
+            .channel::<StdBounded>()
+            .channel::<StdUnbounded>()
+            .select::<Crossbeam>()
+            .cases()
+    }
 }
 
 fn main() -> io::Result<()> {
@@ -157,13 +209,18 @@ fn main() -> io::Result<()> {
         .workers(args.workers)
         .use_caller(true)
         .stack_size(STACK);
-    let builder = if std::env::var_os("BENCH_LIGHT").is_some() {
-        // SAFETY: nothing here keeps state in thread-locals across a wait.
+    let light = std::env::var_os("BENCH_LIGHT").is_some();
+    let builder = if light {
+        // SAFETY: nothing that is run then keeps state in thread-locals across a wait.
         unsafe { builder.light() }
     } else {
         builder
     };
     let runtime = builder.build()?;
-    runtime.run(move || args.run(&Fibrant));
+    let fibrant = Fibrant {
+        workers: args.workers,
+        light,
+    };
+    runtime.run(move || args.run(&fibrant));
     Ok(())
 }

@@ -5,10 +5,15 @@ use std::iter;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bench::blocking::{List, Tasks};
+use bench::families::{MayMpmc, MayMpsc, MaySemaphore, MaySpsc, of_may};
 use bench::micro::{self, Alarm, Args, Expired, Gauge, Outcome, Parked, Peer, Place};
+use bench::sync::{Bench, CROWDS, Case};
 use may::coroutine::{self, JoinHandle};
 use may::go;
 use may::sync::mpsc;
+
+const UNBOUND: &str = "coroutines cannot be bound to workers";
 
 /// may, whose one scheduler starts when it is first used.
 struct May {
@@ -50,6 +55,40 @@ fn node(first: u64, size: u64) -> JoinHandle<u64> {
     })
 }
 
+/// Coroutines as tasks of the benchmarks of locks and channels.
+#[derive(Clone, Copy)]
+struct Coroutines {
+    workers: usize,
+}
+
+impl Tasks for Coroutines {
+    type Handle = JoinHandle<()>;
+
+    fn spawn(self, _seat: Option<usize>, body: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+        go!(body)
+    }
+
+    fn join(handle: JoinHandle<()>) {
+        handle.join().expect("a coroutine");
+    }
+
+    fn yield_now() {
+        coroutine::yield_now();
+    }
+
+    fn workers(self) -> usize {
+        self.workers
+    }
+
+    fn seats(self) -> Outcome<()> {
+        Err(UNBOUND.into())
+    }
+
+    fn has_locals(self) -> bool {
+        false
+    }
+}
+
 impl Peer for May {
     fn yields(&self, tasks: usize, n: usize) -> Outcome<Duration> {
         Ok(self.inside(tasks, move || {
@@ -87,7 +126,7 @@ impl Peer for May {
 
     fn pingpong(&self, place: Place, n: usize) -> Outcome<Duration> {
         if place == Place::Across || (place == Place::Same && self.workers > 1) {
-            return Err("coroutines cannot be bound to workers".into());
+            return Err(UNBOUND.into());
         }
         Ok(self.inside(1, move || {
             let (to_pong, from_ping) = mpsc::channel();
@@ -152,6 +191,22 @@ impl Peer for May {
             join_all(handles);
             parked
         }))
+    }
+
+    fn sync(&self, bench: Bench) -> Vec<Case<'_>> {
+        may::config().set_pool_capacity(CROWDS[1] + 1);
+        let coroutines = Coroutines {
+            workers: self.workers,
+        };
+        List::new(bench, coroutines)
+            .mutex::<of_may::Mutex>()
+            .lock::<of_may::Read>()
+            .lock::<of_may::Write>()
+            .lock::<MaySemaphore>()
+            .channel::<MaySpsc>()
+            .channel::<MayMpsc>()
+            .shared::<MayMpmc>()
+            .cases()
     }
 
     /// A stack and its guard are two mappings, and the kernel limits those. A coroutine has its stack from its spawning on.

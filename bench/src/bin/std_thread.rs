@@ -4,16 +4,16 @@ use std::array;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::iter;
-use std::mem;
 use std::os::fd::FromRawFd;
 use std::sync::{Arc, Barrier};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+use bench::blocking::List;
+use bench::families::{Crossbeam, StdBounded, StdUnbounded, of_parking_lot, of_std};
 use bench::micro::{self, Alarm, Args, Expired, Gauge, Outcome, Parked, Peer, Place, Token};
-
-/// Enough for what the threads do here.
-const STACK: usize = 64 << 10;
+use bench::sync::{Bench, Case};
+use bench::threads::{self, STACK};
 
 /// Threads.
 struct Threads {
@@ -35,13 +35,7 @@ fn join_all(handles: impl IntoIterator<Item = JoinHandle<()>>) {
 
 /// Binds the calling thread to a processor.
 fn bind(processor: usize) {
-    // SAFETY: all zeros is the empty set; the processor's number is within the set, and zero means the calling thread.
-    let result = unsafe {
-        let mut set: libc::cpu_set_t = mem::zeroed();
-        libc::CPU_SET(processor, &mut set);
-        libc::sched_setaffinity(0, mem::size_of_val(&set), &set)
-    };
-    assert_eq!(result, 0, "{}", io::Error::last_os_error());
+    threads::bind(&[processor]);
 }
 
 /// Binds the calling thread as `place` says, if it does: ping to the first processor, pong to the first or second.
@@ -215,6 +209,23 @@ impl Peer for Threads {
         }
         join_all(handles);
         Ok(parked)
+    }
+
+    fn sync(&self, bench: Bench) -> Vec<Case<'_>> {
+        let threads = threads::Threads {
+            workers: self.workers,
+        };
+        List::new(bench, threads)
+            .mutex::<of_std::Mutex>()
+            .lock::<of_std::Read>()
+            .lock::<of_std::Write>()
+            .mutex::<of_parking_lot::Mutex>()
+            .lock::<of_parking_lot::Read>()
+            .lock::<of_parking_lot::Write>()
+            .channel::<StdBounded>()
+            .channel::<StdUnbounded>()
+            .select::<Crossbeam>()
+            .cases()
     }
 
     /// A stack and its guard are two mappings; and a thread needs a number.
