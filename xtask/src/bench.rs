@@ -2,7 +2,7 @@
 //! ratios to those of the peers.
 //!
 //! `main` calls it; it runs the crate `bench`, whose harness (criterion) leaves its estimates below `target/criterion`, and
-//! reads those; then `micro` runs the benchmarks of the runtime.
+//! reads those; then `micro` runs the benchmarks of the runtime, and `sync` those of locks and channels.
 
 use crate::run::{self, Outcome};
 use crate::tools::{self, Supply, Tool};
@@ -90,12 +90,16 @@ pub fn run(filter: &[String]) -> Outcome {
     }
     let start = SystemTime::now();
     let mut command = run::line("cargo bench -p bench --bench fiber --");
-    command.args(filter);
+    if !filter.is_empty() {
+        // It takes one expression.
+        command.arg(filter.join("|"));
+    }
     run::openly(command)?;
     let figures = figures_since(start);
     print_bars(&figures);
     print_ratios(&figures);
-    crate::micro::run(filter)
+    crate::micro::run(filter)?;
+    crate::sync::run(filter)
 }
 
 /// What criterion has written since then.

@@ -9,6 +9,7 @@ mod micro;
 mod red;
 mod run;
 mod soak;
+mod sync;
 mod test;
 mod tools;
 
@@ -20,7 +21,7 @@ const USAGE: &str = "\
 cargo xtask test [--without NAME,NAME...]   every check there is; --without leaves steps out
 cargo xtask soak [TIMES [NAME...]]          every test, or those in these files, TIMES times (20) on a busy machine
 cargo xtask red [NAME...]                   each break in tests/red must make its test fail
-cargo xtask bench [FILTER]                  the benchmarks, or those whose name contains FILTER";
+cargo xtask bench [NAME...]                 the benchmarks, or those whose name contains one of these";
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq)]

@@ -7,7 +7,7 @@
 //! ones take is shown next to it.
 
 use crate::run::{self, Outcome};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// A figure of ours next to one of a peer's, and how large the ratio may be.
 struct Comparison {
@@ -73,9 +73,14 @@ const ALONE: [(&str, Option<u32>, f64); 2] = [("mem", Some(1_000_000), 4505.0), 
 /// The programs that print tables of their own: what hooked calls cost, and what thread-locals of its own cost a fiber.
 const TABLES: [&str; 2] = ["hooks", "isolation"];
 
+/// Whether the words ask for a benchmark.
+pub fn wanted(filter: &[String], bench: &str) -> bool {
+    filter.is_empty() || filter.iter().any(|word| bench.contains(word.as_str()))
+}
+
 /// Runs the benchmarks whose names contain one of the words, or all, and prints a table.
 pub fn run(filter: &[String]) -> Outcome {
-    let wanted = |bench: &str| filter.is_empty() || filter.iter().any(|word| bench.contains(word.as_str()));
+    let wanted = |bench: &str| wanted(filter, bench);
     for table in TABLES.into_iter().filter(|table| wanted(table)) {
         run::openly(run::line(&format!("cargo run --release -p bench --bin {table}")))?;
     }
@@ -137,15 +142,30 @@ fn figure(
     line: (&str, &str),
     light: bool,
 ) -> Result<(f64, String), String> {
+    let output = output(program, bench, workers, n, light)?;
+    find(&output, line).ok_or_else(|| format!("{program} printed no {} {}", line.0, line.1))?
+}
+
+/// What a program prints, with light fibers if it is ours and asked to.
+pub fn output(
+    program: &str,
+    bench: &str,
+    workers: u32,
+    n: Option<u32>,
+    light: bool,
+) -> Result<String, String> {
     let mut command = Command::new(format!("target/release/{program}"));
     if light {
         command.env("BENCH_LIGHT", "1");
     }
     command.arg(bench).arg(workers.to_string());
     command.args(n.map(|n| n.to_string()));
-    let output = command.output().map_err(|error| format!("{program}: {error}"))?;
-    find(&String::from_utf8_lossy(&output.stdout), line)
-        .ok_or_else(|| format!("{program} printed no {} {}", line.0, line.1))?
+    // A panic's message is for whoever watches.
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("{program}: {error}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// The value and unit of the line for a bench and variant, or why it failed.
