@@ -10,6 +10,7 @@ use bench::blocking::{List, Tasks};
 use bench::families::{Crossbeam, StdBounded, StdUnbounded, of_parking_lot, of_std};
 use bench::micro::{self, Alarm, Args, Expired, Gauge, Outcome, Parked, Peer, Place, Token};
 use bench::sync::{Bench, Case};
+use bench::threads::Threads;
 use fibrant::fiber;
 use fibrant::runtime;
 use fibrant::{Builder, JoinHandle, timer};
@@ -22,6 +23,44 @@ const STACK: usize = 64 << 10;
 struct Fibrant {
     workers: usize,
     light: bool,
+}
+
+/// Our locks and channels, as the benchmarks want them.
+mod ours {
+    use bench::blocking::Lock;
+    use fibrant::sync;
+
+    bench::locks!("fibrant", fibrant::sync, false, .unwrap());
+    bench::channels!(
+        Channels,
+        "fibrant",
+        fibrant::sync::channel,
+        fibrant::select,
+        false
+    );
+
+    /// A semaphore with one permit.
+    pub struct Semaphore(sync::Semaphore);
+
+    impl Lock for Semaphore {
+        const NAME: &'static str = "fibrant semaphore";
+        const WAITS_WITH_LOCALS: bool = false;
+        const EXCLUSIVE: bool = false;
+
+        fn new() -> Semaphore {
+            Semaphore(sync::Semaphore::new(1))
+        }
+
+        #[inline]
+        fn pass(&self, inside: impl FnOnce()) {
+            let _permit = self.0.acquire();
+            inside();
+        }
+
+        fn total(&self) -> u64 {
+            0
+        }
+    }
 }
 
 fn join_all(handles: impl IntoIterator<Item = JoinHandle<()>>) {
@@ -189,7 +228,12 @@ impl Peer for Fibrant {
     }
 
     fn sync(&self, bench: Bench) -> Vec<Case<'_>> {
-        List::new(bench, *self)
+        let in_fibers = List::new(bench, *self)
+            .mutex::<ours::Mutex>()
+            .lock::<ours::Read>()
+            .lock::<ours::Write>()
+            .lock::<ours::Semaphore>()
+            .select::<ours::Channels>()
             .mutex::<of_std::Mutex>()
             .lock::<of_std::Read>()
             .lock::<of_std::Write>()
@@ -198,8 +242,23 @@ impl Peer for Fibrant {
             .lock::<of_parking_lot::Write>()
             .channel::<StdBounded>()
             .channel::<StdUnbounded>()
-            .select::<Crossbeam>()
-            .cases()
+            .select::<Crossbeam>();
+        let mut cases = in_fibers.cases();
+        // Plain threads may use them, too; where threads wait for each other the kernel sets the pace, and one figure will do.
+        if matches!(bench, Bench::Lock | Bench::Channel) {
+            let threads = Threads {
+                workers: self.workers,
+            };
+            let in_threads = List::new(bench, threads)
+                .suffix(", thread")
+                .lock::<ours::Mutex>()
+                .lock::<ours::Read>()
+                .lock::<ours::Write>()
+                .lock::<ours::Semaphore>()
+                .channel::<ours::Channels>();
+            cases.extend(in_threads.cases());
+        }
+        cases
     }
 }
 
