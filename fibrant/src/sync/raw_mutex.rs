@@ -164,7 +164,9 @@ impl RawMutex {
             let end = someone.wait(&wish, || {
                 let mut list = self.list.lock();
                 // From now on, whoever holds it looks into the list when it lets go.
-                if self.word.fetch_or(WAITERS, Relaxed) & LOCKED == 0 {
+                let word = self.word.fetch_or(WAITERS, Relaxed);
+                // It may have been handed over since this one was woken and found it locked: nobody would wake it once more.
+                if word & LOCKED == 0 || word & !WAITERS == held_by(me) {
                     return false;
                 }
                 node.is_coming.set(false);
