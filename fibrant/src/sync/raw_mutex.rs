@@ -89,8 +89,11 @@ impl RawMutex {
             .is_err()
         {
             self.lock_slowly(me);
+            // What time it was before does not matter any more.
+            self.since.store(clock::now(), Relaxed);
+        } else {
+            self.since.store(now, Relaxed);
         }
-        self.since.store(now, Relaxed);
     }
 
     /// Locks it, if nobody holds it.
