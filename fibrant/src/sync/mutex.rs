@@ -6,6 +6,7 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::{LockResult, TryLockError, TryLockResult};
 
 /// A mutual exclusion lock, as [`std::sync::Mutex`], for fibers and threads.
@@ -47,6 +48,9 @@ pub struct Mutex<T: ?Sized> {
 unsafe impl<T: ?Sized + Send> Send for Mutex<T> {}
 // SAFETY: the value is reached through the guard, and there is one at a time: it passes from thread to thread.
 unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
+// As std's: poisoning tells of what was broken off.
+impl<T: ?Sized> UnwindSafe for Mutex<T> {}
+impl<T: ?Sized> RefUnwindSafe for Mutex<T> {}
 
 /// Gives the value of a [`Mutex`], which is locked until this is dropped.
 ///
