@@ -14,8 +14,11 @@ mod list;
 mod mutex;
 mod poison;
 mod raw_mutex;
+mod raw_semaphore;
+mod semaphore;
 mod someone;
 mod subject;
 mod table;
 
 pub use mutex::{Mutex, MutexGuard};
+pub use semaphore::{Permit, Semaphore};
