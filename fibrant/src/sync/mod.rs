@@ -9,6 +9,7 @@
 
 pub(crate) mod address;
 pub mod channel;
+mod condvar;
 mod holder;
 mod list;
 mod mutex;
@@ -20,5 +21,6 @@ mod someone;
 mod subject;
 mod table;
 
+pub use condvar::{Condvar, WaitTimeoutResult};
 pub use mutex::{Mutex, MutexGuard};
 pub use semaphore::{Permit, Semaphore};

@@ -232,6 +232,11 @@ impl<T: ?Sized> Mutex<T> {
     pub(super) fn raw(&self) -> &RawMutex {
         &self.raw
     }
+
+    /// Whether it is poisoned.
+    pub(super) fn poison(&self) -> &Flag {
+        &self.poison
+    }
 }
 
 impl<T: ?Sized> Deref for MutexGuard<'_, T> {

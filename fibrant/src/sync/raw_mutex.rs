@@ -65,6 +65,7 @@ struct Waiting<'a> {
     mutex: &'a RawMutex,
     someone: &'a Someone,
     node: &'a Node<Entry>,
+    also: Option<InTable>,
 }
 
 impl RawMutex {
@@ -88,12 +89,18 @@ impl RawMutex {
             .compare_exchange(0, held_by(me), Acquire, Relaxed)
             .is_err()
         {
-            self.lock_slowly(me);
+            self.lock_slowly(me, true, None);
             // What time it was before does not matter any more.
             self.since.store(clock::now(), Relaxed);
         } else {
             self.since.store(now, Relaxed);
         }
+    }
+
+    /// Locks it after a wait for something else. `also` is told if the fiber never goes on.
+    pub(crate) fn lock_again(&self, interruptible: bool, also: Option<InTable>) {
+        self.lock_slowly(Holder::present().0, interruptible, also);
+        self.since.store(clock::now(), Relaxed);
     }
 
     /// Locks it, if nobody holds it.
@@ -128,7 +135,7 @@ impl RawMutex {
     }
 
     #[cold]
-    fn lock_slowly(&self, me: Holder) {
+    fn lock_slowly(&self, me: Holder, interruptible: bool, also: Option<InTable>) {
         if self.try_lock_as(me) {
             return;
         }
@@ -150,13 +157,14 @@ impl RawMutex {
             mutex: self,
             someone: &someone,
             node: &node,
+            also,
         };
         let wish = Wish {
             reason: WaitReason::Lock {
                 address: ptr::from_ref(self).addr(),
             },
             subject: Some(self),
-            interruptible: true,
+            interruptible,
             deadline: clock::NEVER,
             in_table: Some(InTable {
                 give_up: Waiting::give_up,
@@ -292,6 +300,10 @@ impl Waiting<'_> {
         let waiting = unsafe { waiting.cast::<Waiting<'_>>().as_ref() };
         waiting.someone.give_up();
         waiting.mutex.leave(waiting.node);
+        if let Some(also) = waiting.also {
+            // SAFETY: the caller's promise.
+            unsafe { (also.give_up)(also.wait) };
+        }
     }
 }
 
