@@ -15,7 +15,9 @@ mod list;
 mod mutex;
 mod poison;
 mod raw_mutex;
+mod raw_rwlock;
 mod raw_semaphore;
+mod rwlock;
 mod semaphore;
 mod someone;
 mod subject;
@@ -23,4 +25,5 @@ mod table;
 
 pub use condvar::{Condvar, WaitTimeoutResult};
 pub use mutex::{Mutex, MutexGuard};
+pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::{Permit, Semaphore};
