@@ -9,6 +9,7 @@
 
 pub(crate) mod address;
 pub mod channel;
+mod barrier;
 mod condvar;
 mod holder;
 mod list;
@@ -22,8 +23,11 @@ mod semaphore;
 mod someone;
 mod subject;
 mod table;
+mod wait_group;
 
+pub use barrier::{Barrier, BarrierWaitResult};
 pub use condvar::{Condvar, WaitTimeoutResult};
 pub use mutex::{Mutex, MutexGuard};
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::{Permit, Semaphore};
+pub use wait_group::WaitGroup;
