@@ -8,8 +8,8 @@
 //! [`address`] are where the hooks of futexes and of the C library's locks let them stand, by address.
 
 pub(crate) mod address;
-pub mod channel;
 mod barrier;
+pub mod channel;
 mod condvar;
 mod holder;
 mod list;
