@@ -49,6 +49,12 @@ pub(crate) fn note_unlocked() {
     LOCKS.set(LOCKS.get() - 1);
 }
 
+/// How many of our own locks this thread has.
+#[inline(always)]
+pub(crate) fn locks() -> u32 {
+    LOCKS.get()
+}
+
 /// Whether this thread has one of our own locks. Then its fiber must not wait, for the allocator's locks either: whoever wants ours
 /// would spin until it goes on, and that may be the worker that it would go on on.
 #[inline(always)]

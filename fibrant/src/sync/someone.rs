@@ -6,7 +6,7 @@
 
 use crate::clock;
 use crate::fiber::{Outcome, Subject, Task, WaitNumber, WaitReason};
-use crate::primitives::has_lock;
+use crate::primitives::locks;
 use crate::scheduler::{InTable, Interruption, WaitEnd, Waiting, Worker};
 use crate::sys;
 use std::cell::{Cell, OnceCell};
@@ -68,8 +68,14 @@ impl Someone {
     /// The caller.
     #[inline]
     pub(crate) fn present() -> Someone {
+        Someone::present_with(0)
+    }
+
+    /// The caller, who has so many of our own locks and lets them go before it waits.
+    #[inline]
+    pub(crate) fn present_with(own_locks: u32) -> Someone {
         match Worker::and_fiber() {
-            Some((_, fiber)) if !has_lock() => Someone::fiber(&fiber.task),
+            Some((_, fiber)) if locks() == own_locks => Someone::fiber(&fiber.task),
             _ => Someone::thread(),
         }
     }

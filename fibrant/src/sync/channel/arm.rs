@@ -8,12 +8,12 @@
 //!
 //! So each round is decided by one claim.
 
-use super::core::{Channel, Given, Put, Seat, Take, wake};
+use super::core::{Channel, Given, Put, Seat, State, Take, wake};
 use super::error::{RecvError, SendError};
 use super::{Receiver, Sender};
 use crate::clock;
 use crate::fiber::{Subject, WaitReason};
-use crate::scheduler::InTable;
+use crate::scheduler::{Guard, InTable};
 use crate::sync::holder::Holder;
 use crate::sync::list::Node;
 use crate::sync::someone::{End, Someone, Wish};
@@ -31,8 +31,14 @@ pub(crate) struct Turn {
 
 impl Turn {
     fn new() -> Turn {
+        Turn::with(0)
+    }
+
+    /// The turn of somebody who has so many of our own locks.
+    #[inline]
+    fn with(own_locks: u32) -> Turn {
         Turn {
-            someone: Someone::present(),
+            someone: Someone::present_with(own_locks),
             holder: Holder::present().0,
             chosen: Cell::new(0),
         }
@@ -88,19 +94,11 @@ pub(super) fn wait(arms: &[&dyn Arm], deadline: u64) -> Option<usize> {
         let turn = Turn::new();
         let choice = Choice { arms, turn: &turn };
         let due = arms.iter().map(|arm| arm.due()).min().unwrap_or(clock::NEVER);
-        let wish = Wish {
-            reason: match arms {
-                [arm] => arm.reason(),
-                _ => WaitReason::Select { arms: arms.len() },
-            },
-            subject: Some(&choice),
-            interruptible: true,
-            deadline: deadline.min(due),
-            in_table: Some(InTable {
-                give_up: Choice::give_up,
-                wait: NonNull::from(&choice).cast(),
-            }),
+        let reason = match arms {
+            [arm] => arm.reason(),
+            _ => WaitReason::Select { arms: arms.len() },
         };
+        let wish = choice.wish(reason, deadline.min(due));
         let end = turn.someone.wait(&wish, || {
             arms.iter().enumerate().all(|(index, arm)| {
                 // SAFETY: all withdraw below, before this frame ends, or when the fiber is given up, whose frames stay.
@@ -174,6 +172,21 @@ struct Choice<'a> {
 }
 
 impl Choice<'_> {
+    /// How it waits.
+    #[inline(always)]
+    fn wish(&self, reason: WaitReason, deadline: u64) -> Wish<'_> {
+        Wish {
+            reason,
+            subject: Some(self),
+            interruptible: true,
+            deadline,
+            in_table: Some(InTable {
+                give_up: Choice::give_up,
+                wait: NonNull::from(self).cast(),
+            }),
+        }
+    }
+
     /// The fiber that waits here never goes on.
     ///
     /// # Safety
@@ -223,6 +236,43 @@ impl<'a, T> ReceiveArm<'a, T> {
         self.seat.given.set(Given::Nothing);
         // SAFETY: the wait is over, so nobody else can find it.
         unsafe { self.seat.take_message() }.ok_or(RecvError)
+    }
+
+    /// Waits for a message, as [`wait`] does, but for this one only, and with the lock by which it was seen that there is none: it is let
+    /// go when this one is enlisted.
+    #[inline(never)]
+    pub(super) fn wait_alone(self, mut state: Guard<'_, State<T>>) -> Result<T, RecvError> {
+        if self.channel.has_clockwork {
+            drop(state);
+            wait(&[&self], clock::NEVER);
+            return self.finish();
+        }
+        let turn = Turn::with(1);
+        let arms: [&dyn Arm; 1] = [&self];
+        let choice = Choice {
+            arms: &arms,
+            turn: &turn,
+        };
+        let wish = choice.wish(self.reason(), clock::NEVER);
+        self.seat.turn.set(&turn);
+        let end = turn.someone.wait(&wish, || {
+            // SAFETY: it withdraws below, before this frame ends, or when the fiber is given up, whose frames stay; or was claimed.
+            unsafe { state.push_receiver(&self.seat) };
+            drop(state);
+            true
+        });
+        match end {
+            End::Woken if self.settle() => {}
+            End::Woken => {
+                wait(&[&self], clock::NEVER);
+            }
+            End::Interrupted(interruption) => {
+                self.withdraw();
+                interruption.unwind();
+            }
+            End::TimedOut | End::Needless => unreachable!("it has no deadline, and has to wait"),
+        }
+        self.finish()
     }
 
     /// The message of a late sender, which was claimed. There may be none after all.

@@ -41,7 +41,7 @@ pub(crate) struct Channel<T> {
     /// How many messages it holds.
     pub(crate) capacity: usize,
     /// Whether a clock makes its messages.
-    has_clockwork: bool,
+    pub(crate) has_clockwork: bool,
 }
 
 /// What the lock guards.
@@ -274,14 +274,18 @@ impl<T> Channel<T> {
     }
 
     /// Takes a message, if there is one.
-    #[inline]
     pub(crate) fn take(&self) -> Take<T> {
-        let mut guard = self.lock();
-        let state = &mut *guard;
-        if let Some(message) = state.buffer.pop_front() {
-            return Take::Message(message, state.fill_place(self.capacity));
+        self.take_from(&mut self.lock())
+    }
+
+    /// The same for whoever has the channel's lock already.
+    #[inline]
+    pub(crate) fn take_from(&self, state: &mut State<T>) -> Take<T> {
+        match state.buffer.pop_front() {
+            Some(message) if state.sending.is_empty() => Take::Message(message, None),
+            Some(message) => Take::Message(message, state.fill_place(self.capacity)),
+            None => state.take_elsewhere(self.capacity),
         }
-        state.take_elsewhere(self.capacity)
     }
 
     /// Gives a message to whoever waits for one, or puts it into the buffer, if there is room.
@@ -293,7 +297,7 @@ impl<T> Channel<T> {
             return Put::Disconnected(message);
         }
         if !state.receiving.is_empty()
-            && let Some(seat) = claim_first(&mut state.receiving)
+            && let Some(seat) = state.first_receiver()
         {
             // SAFETY: it was just claimed.
             return Put::Done(Some(unsafe { seat.as_ref().give_message(message) }));
@@ -473,8 +477,23 @@ impl<T> Channel<T> {
 }
 
 impl<T> State<T> {
+    /// Claims whoever has waited longest to receive.
+    #[inline(never)]
+    fn first_receiver(&mut self) -> Option<NonNull<Node<Seat<T>>>> {
+        claim_first(&mut self.receiving)
+    }
+
+    /// Lets somebody wait to receive, who has just seen that there is nothing to receive.
+    ///
+    /// # Safety
+    /// As for [`enlist_receiver`](Channel::enlist_receiver); and the lock was not let go since.
+    pub(crate) unsafe fn push_receiver(&mut self, seat: &Node<Seat<T>>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.receiving.push(seat) };
+    }
+
     /// Gives a place, if there is a free one, to whoever has waited longest to send.
-    #[inline]
+    #[inline(never)]
     fn fill_place(&mut self, capacity: usize) -> Option<NonNull<Someone>> {
         if self.sending.is_empty() || self.buffer.len() + self.promised >= capacity {
             return None;
@@ -497,6 +516,7 @@ impl<T> State<T> {
     }
 
     /// Takes a message that is not in the buffer: from somebody who waits to send it, if there is no buffer, or from the clock.
+    #[inline(never)]
     fn take_elsewhere(&mut self, capacity: usize) -> Take<T> {
         if let Some(works) = &mut self.clockwork
             && let Some(message) = works.take()

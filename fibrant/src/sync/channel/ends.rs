@@ -1,13 +1,15 @@
 //! The two ends of a channel.
 
 use super::arm::{ReceiveArm, SendArm, choose, wait};
-use super::core::{Channel, Put, Take, wake};
+use super::core::{Channel, Put, Seat, Take, wake};
 use super::error::{RecvError, RecvTimeoutError, SendError, SendTimeoutError, TryRecvError, TrySendError};
 use crate::clock;
+use crate::sync::list::Node;
 use std::borrow::Cow;
 use std::fmt;
 use std::iter::FusedIterator;
 use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -217,17 +219,28 @@ impl<T> Receiver<T> {
     /// ```
     #[inline]
     pub fn recv(&self) -> Result<T, RecvError> {
-        match self.channel.take() {
+        let mut state = self.channel.lock();
+        match self.channel.take_from(&mut state) {
             Take::Message(message, someone) => {
+                drop(state);
                 wake(someone);
                 Ok(message)
             }
             Take::Disconnected => Err(RecvError),
-            Take::Empty => self.recv_waiting(),
-            Take::Late(sender) => match ReceiveArm::new(self).receive_late(sender) {
-                Some(message) => Ok(message),
-                None => self.recv_waiting(),
-            },
+            Take::Empty => ReceiveArm::new(self).wait_alone(state),
+            Take::Late(sender) => {
+                drop(state);
+                self.recv_late(sender)
+            }
+        }
+    }
+
+    /// Receives the message of a late sender, or another.
+    #[cold]
+    fn recv_late(&self, sender: NonNull<Node<Seat<T>>>) -> Result<T, RecvError> {
+        match ReceiveArm::new(self).receive_late(sender) {
+            Some(message) => Ok(message),
+            None => self.recv_until(clock::NEVER).map_err(|_| RecvError),
         }
     }
 
@@ -281,14 +294,6 @@ impl<T> Receiver<T> {
     /// ```
     pub fn recv_deadline(&self, deadline: Instant) -> Result<T, RecvTimeoutError> {
         self.recv_until(deadline_of(deadline))
-    }
-
-    /// Receives a message, when there was none a moment ago.
-    #[inline(never)]
-    fn recv_waiting(&self) -> Result<T, RecvError> {
-        let arm = ReceiveArm::new(self);
-        wait(&[&arm], clock::NEVER);
-        arm.finish()
     }
 
     fn recv_until(&self, deadline: u64) -> Result<T, RecvTimeoutError> {
