@@ -5,7 +5,7 @@ use crate::harness::*;
 use std::error::Error;
 use std::iter::FusedIterator;
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Says of a type whether it is `Send` and whether it is `Sync`, without asking for it: a method of the type itself is found before
 /// that of a trait.

@@ -231,6 +231,9 @@ impl<'a, T> ReceiveArm<'a, T> {
         AnyArm(self)
     }
 
+    /// Lets the channel go.
+    pub fn close(self) {}
+
     /// What the arm, which was chosen, has received.
     pub fn finish(&self) -> Result<T, RecvError> {
         self.seat.given.set(Given::Nothing);
@@ -399,6 +402,9 @@ impl<'a, T> SendArm<'a, T> {
     pub fn arm(&self) -> AnyArm<'_> {
         AnyArm(self)
     }
+
+    /// Lets the channel go.
+    pub fn close(self) {}
 
     /// The message that was not sent, if it was not.
     pub(super) fn rest(self) -> Option<T> {

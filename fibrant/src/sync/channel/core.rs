@@ -11,9 +11,9 @@
 //!
 //! - A message goes straight to the one that has waited longest to receive; the buffer is for messages that nobody waits for.
 //! - A place that becomes free goes straight to the one that has waited longest to send, whose message moves from its seat to the buffer.
-//! - Without a buffer, sender and receiver meet: whoever comes second claims the first.
+//! - Without a place, sender and receiver meet: whoever comes second claims the first.
 //!
-//! So those who wait are served in the order in which they came, and nobody overtakes them.
+//! So nobody waits to receive while somebody else waits to send, or while there is something in the buffer; and those who wait are served in the order in which they came, and nobody overtakes them.
 //!
 //! # Messages that do not exist yet
 //!
@@ -49,7 +49,7 @@ pub(crate) struct State<T> {
     buffer: VecDeque<T>,
     /// Places that were promised to late senders.
     promised: usize,
-    /// Those who wait to receive. If there are any, the buffer is empty.
+    /// Those who wait to receive. If there are any, the buffer is empty, and nobody else waits to send.
     receiving: List<Seat<T>>,
     /// Those who wait to send. If there are any, there is no free place.
     sending: List<Seat<T>>,
@@ -284,7 +284,7 @@ impl<T> Channel<T> {
         match state.buffer.pop_front() {
             Some(message) if state.sending.is_empty() => Take::Message(message, None),
             Some(message) => Take::Message(message, state.fill_place(self.capacity)),
-            None => state.take_elsewhere(self.capacity),
+            None => state.take_elsewhere(),
         }
     }
 
@@ -317,10 +317,8 @@ impl<T> Channel<T> {
         } else if state.buffer.len() + state.promised < self.capacity {
             state.promised += 1;
             Given::Place
-        } else if self.capacity == 0 {
-            claim_first(&mut state.receiving).map_or(Given::Nothing, Given::Partner)
         } else {
-            Given::Nothing
+            claim_first(&mut state.receiving).map_or(Given::Nothing, Given::Partner)
         }
     }
 
@@ -364,7 +362,7 @@ impl<T> Channel<T> {
         let state = &mut *guard;
         let is_ready = !state.buffer.is_empty()
             || state.senders == 0
-            || (self.capacity == 0 && has_others(&mut state.sending, seat.turn.get()))
+            || has_others(&mut state.sending, seat.turn.get())
             || state.clockwork.as_ref().is_some_and(Clockwork::is_due);
         if !is_ready && !seat.is_linked() {
             // SAFETY: it is in no list, and stays in place by the caller's promise.
@@ -515,17 +513,16 @@ impl<T> State<T> {
         }
     }
 
-    /// Takes a message that is not in the buffer: from somebody who waits to send it, if there is no buffer, or from the clock.
+    /// Takes a message that is not in the buffer: from the clock, or from somebody who waits to send it, as there is no place, or all are
+    /// promised.
     #[inline(never)]
-    fn take_elsewhere(&mut self, capacity: usize) -> Take<T> {
+    fn take_elsewhere(&mut self) -> Take<T> {
         if let Some(works) = &mut self.clockwork
             && let Some(message) = works.take()
         {
             return Take::Message(message, None);
         }
-        if capacity == 0
-            && let Some(sender) = claim_first(&mut self.sending)
-        {
+        if let Some(sender) = claim_first(&mut self.sending) {
             // SAFETY: it was just claimed.
             return unsafe {
                 match sender.as_ref().take_message() {

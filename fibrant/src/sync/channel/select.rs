@@ -151,7 +151,7 @@ macro_rules! __select {
             }
         }
     }};
-    (@close [$($open:ident)*]) => { $(::core::mem::drop($open);)* };
+    (@close [$($open:ident)*]) => { $($open.close();)* };
 
     (@choose [] [$($open:ident)*]) => { $crate::sync::channel::arms::select([$($open.arm()),*]) };
     (@choose [() $body:tt] [$($open:ident)*]) => { $crate::sync::channel::arms::try_select([$($open.arm()),*]) };
