@@ -19,6 +19,7 @@ mod disconnect;
 mod fairness;
 mod harness;
 mod limits;
+mod model;
 mod moments;
 mod races;
 mod syntax;
