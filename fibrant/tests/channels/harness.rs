@@ -76,8 +76,8 @@ impl Place {
     /// How often something is done that makes two members wait for each other: less often where the kernel has to wake them.
     pub fn rounds(&self, most: usize) -> usize {
         match self.kind {
-            Kind::OneWorker | Kind::TwoWorkers => most,
-            Kind::Threads | Kind::Mixed => most / 4,
+            Kind::OneWorker => most,
+            _ => most / 4,
         }
     }
 

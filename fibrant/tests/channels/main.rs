@@ -1,7 +1,7 @@
 //! Channels and `select!`, among fibers of one worker, of several, among plain threads, and among all of them. `basics` has what one
 //! alone can see, `delivery` what arrives and in which order, `limits` timeouts and deadlines, `disconnect` what happens when a side
 //! goes; `syntax`, `choices`, `fairness` and `races` are about `select!`; `moments` has timer channels; `model` compares random
-//! programs with a simple model.
+//! programs with a simple model; `own` has what crossbeam-channel's cannot: cancelling, light fibers, dumps.
 
 #[path = "../common/patience.rs"]
 mod patience;
@@ -21,5 +21,6 @@ mod harness;
 mod limits;
 mod model;
 mod moments;
+mod own;
 mod races;
 mod syntax;
