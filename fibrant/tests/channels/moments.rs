@@ -300,6 +300,7 @@ fn a_timer_among_other_arms() {
 fn work_between_ticks_until_time_is_up() {
     everywhere(|place| {
         let (sender, receiver) = bounded::<usize>(2);
+        let keeps_open = sender.clone();
         let working = place.spawn(move || {
             let start = Instant::now();
             let (ticks, end) = (tick(ms(3)), after(ms(30)));
@@ -318,14 +319,11 @@ fn work_between_ticks_until_time_is_up() {
             );
             (sum, receiver)
         });
-        let sending = place.spawn(move || {
-            (1..=20).for_each(|number| sender.send(number).unwrap());
-            sender
-        });
+        let sending = place.spawn(move || (1..=20).for_each(|number| sender.send(number).unwrap()));
         let (sum, receiver) = working.join();
-        let rest: usize = receiver.try_iter().sum();
-        drop(receiver);
-        drop(sending.join());
+        drop(keeps_open);
+        let rest: usize = receiver.iter().sum();
+        sending.join();
         assert_eq!(sum + rest, 210);
     });
 }

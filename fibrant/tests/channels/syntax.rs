@@ -1,6 +1,6 @@
 //! The forms in which `select!` can be written, as crossbeam-channel has them.
 
-#![allow(unused_braces)] // both forms are tested
+#![allow(unused_braces, clippy::toplevel_ref_arg)] // all forms are tested
 
 use crate::channel::*;
 use crate::harness::*;

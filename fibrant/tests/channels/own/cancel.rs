@@ -52,8 +52,11 @@ fn in_fibers(test: impl Fn(&Handle, Flavour)) {
     }
 }
 
-/// All ways in which one can wait for a message.
-const RECEIVES: [fn(&Receiver<Numbered>) -> Option<Numbered>; 7] = [
+/// A way to wait for a message.
+type Receive = fn(&Receiver<Numbered>) -> Option<Numbered>;
+
+/// All of them.
+const RECEIVES: [Receive; 7] = [
     |receiver| receiver.recv().ok(),
     |receiver| receiver.recv_timeout(LONG).ok(),
     |receiver| receiver.recv_deadline(Instant::now() + LONG).ok(),
@@ -78,8 +81,11 @@ const RECEIVES: [fn(&Receiver<Numbered>) -> Option<Numbered>; 7] = [
     },
 ];
 
-/// All ways in which one can wait for room.
-const SENDS: [fn(&Sender<Numbered>, Numbered) -> bool; 6] = [
+/// A way to wait for room.
+type Send = fn(&Sender<Numbered>, Numbered) -> bool;
+
+/// All of them.
+const SENDS: [Send; 6] = [
     |sender, message| sender.send(message).is_ok(),
     |sender, message| sender.send_timeout(message, LONG).is_ok(),
     |sender, message| sender.send_deadline(message, Instant::now() + LONG).is_ok(),

@@ -196,7 +196,8 @@ fn a_choice_among_light_fibers_is_fair() {
             let (first, from_first) = bounded(1);
             let (second, from_second) = unbounded();
             let (_silent, nothing) = bounded::<u8>(0);
-            (first.send(0).unwrap(), second.send(0).unwrap());
+            first.send(0).unwrap();
+            second.send(0).unwrap();
             let mut hits = [0_i32; 2];
             for _ in 0..10_000 {
                 select! {
