@@ -19,7 +19,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 /// The calls, each with the number of system calls that it may make in a fiber. In a thread each makes one.
-const CALLS: [(&str, usize); 22] = [
+const CALLS: [(&str, usize); 23] = [
     ("recv of a stream", 1),
     ("recvfrom of a stream", 1),
     ("recvmsg of a stream", 1),
@@ -43,6 +43,8 @@ const CALLS: [(&str, usize); 22] = [
     ("poll", 1),
     // Its listener cannot be told not to block: it asks whether the user has, and whether it is ready.
     ("accept", 3),
+    // The fiber is alone with its worker, so other threads get the processor.
+    ("sched_yield", 1),
 ];
 
 /// Set in a label when the call begins.
@@ -143,6 +145,7 @@ fn calls(place: usize) {
                 "poll" => 8 * libc::poll(&mut asked, 1, -1) as isize,
                 // Nothing of std's, which would close what it drops.
                 "accept" => 8 * (libc::accept(listener.as_raw_fd(), no_address, no_size).min(1)) as isize,
+                "sched_yield" => 8 * isize::from(libc::sched_yield() == 0),
                 _ => unreachable!("{name}"),
             }
         });

@@ -5,6 +5,7 @@
 
 use super::retry::{Answer, Caller};
 use crate::clock;
+use crate::primitives::yield_thread;
 use crate::sys::syscall;
 use libc::{c_int, c_uint, clockid_t, timespec};
 use std::time::Duration;
@@ -106,9 +107,18 @@ pub(super) fn reading(clock: clockid_t) -> u64 {
     nanoseconds(&time).unwrap_or(0)
 }
 
-pub(super) unsafe fn sched_yield(_: Caller) -> Answer {
-    crate::scheduler::yield_now();
+pub(super) unsafe fn sched_yield(caller: Caller) -> Answer {
+    give_way(caller);
     Ok(0)
+}
+
+/// Lets other fibers run. If there are none, other threads: whoever calls this in a loop waits for one of them, perhaps, and that may need
+/// this processor.
+fn give_way(caller: Caller) {
+    if caller.worker.has_nobody_else_ready() {
+        yield_thread();
+    }
+    crate::scheduler::yield_now();
 }
 
 /// # Safety
@@ -123,7 +133,7 @@ pub(super) unsafe fn thrd_sleep(caller: Caller, time: *const timespec, _rest: *m
 }
 
 /// Returns nothing, so that nothing is to be told.
-pub(super) unsafe fn thrd_yield(_: Caller) -> Answer {
-    crate::scheduler::yield_now();
+pub(super) unsafe fn thrd_yield(caller: Caller) -> Answer {
+    give_way(caller);
     Ok(0)
 }

@@ -330,6 +330,13 @@ impl Worker {
         unsafe { self.ready.push(fiber, self.next_stamp()) };
     }
 
+    /// Whether no fiber here could have a turn now but the one that runs.
+    pub(crate) fn has_nobody_else_ready(&self) -> bool {
+        self.ready.first_stamp() == u64::MAX
+            && self.desk.roster.first_stamp() == u64::MAX
+            && self.desk.inbox().is_empty()
+    }
+
     /// The stamp of a fiber that is queued now.
     #[inline]
     fn next_stamp(&self) -> u64 {

@@ -6,7 +6,7 @@
 #[path = "../common/patience.rs"]
 mod patience;
 
-// What is tested is named here only: the same tests pass with crossbeam-channel's in their place, whose semantics ours are.
+// What is tested is named here only: the same tests pass with crossbeam-channel's in their place, whose semantics ours are; `own` aside.
 pub(crate) use fibrant::select;
 mod channel {
     pub use fibrant::sync::channel::*;
