@@ -38,3 +38,8 @@ struct Hooks;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/threads-or-fibers.md")]
 struct ThreadsOrFibers;
+
+/// And those of the page about locks and channels.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/sync.md")]
+struct Sync;
