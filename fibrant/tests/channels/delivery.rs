@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 /// How many messages each sender sends.
-const ROUNDS: usize = 150;
+const ROUNDS: usize = 80;
 
 /// How many send, and how many receive.
 const SIDES: [(usize, usize); 3] = [(1, 1), (4, 3), (2, 5)];
@@ -52,13 +52,13 @@ fn every_message_comes_once_and_in_its_senders_order() {
 #[test]
 fn those_who_only_ever_wait_lose_nothing() {
     everywhere_with_all(|place, flavour| {
-        let ledger = Ledger::new(3, 400);
+        let ledger = Ledger::new(3, 200);
         let (sender, receiver) = flavour.channel();
         let mut members = Vec::new();
         for me in 0..3 {
             let sender = sender.clone();
             members.push(place.spawn(move || {
-                (0..400).for_each(|number| sender.send(Message { sender: me, number }).unwrap());
+                (0..200).for_each(|number| sender.send(Message { sender: me, number }).unwrap());
             }));
             let (receiver, ledger) = (receiver.clone(), Arc::clone(&ledger));
             members.push(place.spawn(move || {
@@ -273,6 +273,7 @@ fn everybody_who_waits_gets_rid_of_it() {
 #[test]
 fn ping_and_pong() {
     everywhere_with_all(|place, flavour| {
+        let rounds = place.rounds(1000);
         let (there, ping) = flavour.channel();
         let (back, pong) = flavour.channel();
         let echo = place.spawn(move || {
@@ -281,7 +282,7 @@ fn ping_and_pong() {
             }
         });
         let asking = place.spawn(move || {
-            for number in 0..1000 {
+            for number in 0..rounds {
                 there.send(number).unwrap();
                 assert_eq!(pong.recv(), Ok(number + 1));
             }

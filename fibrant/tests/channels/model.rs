@@ -433,7 +433,7 @@ fn run_alone(flavours: Vec<Flavour>, steps: Vec<Step>) -> Result<(), TestCaseErr
 fn one_alone_sees_what_the_model_says() {
     alone(|| {
         let mut runner = TestRunner::new(Config {
-            cases: 150,
+            cases: 100,
             failure_persistence: None,
             ..Config::default()
         });
@@ -746,7 +746,7 @@ fn several_at_once_lose_nothing_and_end() {
     let watchdog = Watchdog::new();
     let places = KINDS.map(|kind| Place::new(kind, &watchdog));
     let mut runner = TestRunner::new(Config {
-        cases: 200,
+        cases: 150,
         failure_persistence: None,
         // Another run may not show the same.
         max_shrink_iters: 200,
