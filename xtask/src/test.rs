@@ -20,7 +20,7 @@ const NOT_UNDER_VALGRIND: [&str; 0] = [];
 
 /// The tests that are repeated with AddressSanitizer: fibers driven by hand, and the runtime. Fibers are light there, so this is also
 /// where the hooks and std's locks are seen to work in light fibers.
-const UNDER_ASAN: [&str; 12] = [
+const UNDER_ASAN: [&str; 14] = [
     "fiber",
     "local",
     "coroutine",
@@ -33,10 +33,12 @@ const UNDER_ASAN: [&str; 12] = [
     "stuck",
     "fork",
     "locks",
+    "sync",
+    "channels",
 ];
 
 /// Tests that AddressSanitizer cannot run, each with the reason.
-const NOT_UNDER_ASAN: [&str; 10] = [
+const NOT_UNDER_ASAN: [&str; 12] = [
     // It compares addresses of local variables, which ASan moves off the stack to notice their use after a return.
     "reset_runs_something_new_on_the_same_stack",
     // Most fibers must be where they belong before anybody steals them back, which takes longer here than is waited for that.
@@ -50,10 +52,12 @@ const NOT_UNDER_ASAN: [&str; 10] = [
     "panics::",
     "parking_lot::",
     "scoped::",
+    "one_may_wait_while_it_panics",
+    "a_thread_local_may_wait_as_it_is_dropped",
 ];
 
 /// The tests that are repeated on the other machine: what depends on its instructions, pages, unwinding or memory order.
-const ON_AARCH64: [&str; 17] = [
+const ON_AARCH64: [&str; 19] = [
     "fiber",
     "local",
     "coroutine",
@@ -71,6 +75,8 @@ const ON_AARCH64: [&str; 17] = [
     "locks",
     "pthread",
     "isolation",
+    "sync",
+    "channels",
 ];
 
 /// Tests that the other machine's emulator cannot run, each with the reason.
