@@ -93,7 +93,7 @@ mod clock {
     /// Sets it at the beginning of a model: how many looks last as long as a waiter's patience.
     pub(crate) fn set(looks: u64) {
         NOW.set(1);
-        STEP.set(1_000_000 / looks);
+        STEP.set(1_000_000_u64.div_ceil(looks));
     }
 }
 
@@ -107,8 +107,8 @@ mod holder {
         pub(crate) wait: Wait,
         /// Whether it is in its worker's queue.
         queue: (loom::sync::Mutex<bool>, loom::sync::Condvar),
-        /// Whether it never goes on from a wait.
-        is_abandoned: bool,
+        /// If it never goes on from a wait: what happens before it is given up.
+        before_the_end: Option<Box<dyn Fn() + Send + Sync>>,
     }
 
     loom::thread_local! {
@@ -118,20 +118,20 @@ mod holder {
 
     impl Fiber {
         pub(crate) fn new() -> Arc<Fiber> {
-            Fiber::made(false)
+            Arc::new(Fiber::made(None))
         }
 
-        /// One that is given up when it waits.
-        pub(crate) fn abandoned() -> Arc<Fiber> {
-            Fiber::made(true)
+        /// One that is given up when it waits, after this has been done.
+        pub(crate) fn abandoned_after(f: impl Fn() + Send + Sync + 'static) -> Fiber {
+            Fiber::made(Some(Box::new(f)))
         }
 
-        fn made(is_abandoned: bool) -> Arc<Fiber> {
-            Arc::new(Fiber {
+        fn made(before_the_end: Option<Box<dyn Fn() + Send + Sync>>) -> Fiber {
+            Fiber {
                 wait: Wait::new(),
                 queue: (loom::sync::Mutex::new(false), loom::sync::Condvar::new()),
-                is_abandoned,
-            })
+                before_the_end,
+            }
         }
 
         /// For whoever has ended a wait.
@@ -156,8 +156,8 @@ mod holder {
             }
         }
 
-        pub(crate) fn is_abandoned(&self) -> bool {
-            self.is_abandoned
+        pub(crate) fn before_the_end(&self) -> Option<&dyn Fn()> {
+            self.before_the_end.as_ref().map(|f| &**f as &dyn Fn())
         }
 
         /// Makes the calling thread this fiber, with this number.
@@ -270,7 +270,8 @@ mod someone {
             if wish.deadline != clock::NEVER && fiber.wait.claim(number, Outcome::TimedOut) {
                 fiber.put_into_queue();
             }
-            if fiber.is_abandoned() {
+            if let Some(before_the_end) = fiber.before_the_end() {
+                before_the_end();
                 self.abandon(wish);
             }
             fiber.leave_until_queued();
@@ -432,8 +433,8 @@ fn a_mutex_has_one_holder_and_wakes_whoever_waits() {
 }
 
 #[test]
-fn a_mutex_is_handed_over_to_whoever_has_waited() {
-    for looks in [1, 2] {
+fn a_mutex_goes_from_hand_to_hand() {
+    for looks in [1, 2, FOR_EVER] {
         in_orders_with(2, looks, || {
             let (guarded, fibers) = (Guarded::new(), [(); 3].map(|()| Fiber::new()));
             let others = [1, 2].map(|index| {
@@ -519,22 +520,15 @@ fn a_fiber_that_is_interrupted_when_a_mutex_is_handed_over_to_it_passes_it_on() 
 fn what_an_abandoned_fiber_was_given_of_a_mutex_is_passed_on() {
     for looks in [1, FOR_EVER] {
         in_orders_with(2, looks, || {
-            let (guarded, fibers) = (Guarded::new(), [Fiber::new(), Fiber::abandoned(), Fiber::new()]);
-            as_fiber(&fibers[0], 1, || {
-                guarded.lock();
-                let [abandoned, other] = [1, 2].map(|index| {
-                    spawn(
-                        &guarded,
-                        &fibers[index],
-                        index as u64 + 1,
-                        Guarded::lock_and_unlock,
-                    )
-                });
-                guarded.unlock();
-                abandoned.join().unwrap();
-                assert!(other.join().unwrap());
-                guarded.assert_free();
-            });
+            let (guarded, fibers) = (Guarded::new(), [(); 2].map(|()| Fiber::new()));
+            as_fiber(&fibers[0], 1, || guarded.lock());
+            let other = spawn(&guarded, &fibers[1], 2, Guarded::lock_and_unlock);
+            let unlocked = Arc::clone(&guarded);
+            let abandoned = Fiber::abandoned_after(move || unlocked.unlock());
+            let has_locked = as_fiber(&abandoned, 3, || guarded.lock());
+            assert!(!has_locked, "it has to wait, and never goes on");
+            assert!(other.join().unwrap());
+            guarded.assert_free();
         });
     }
 }
@@ -622,7 +616,8 @@ fn permits_are_not_taken_twice_and_whoever_waits_is_woken() {
 
 #[test]
 fn whoever_is_woken_and_finds_too_few_permits_is_woken_again() {
-    for looks in [1, 2, FOR_EVER] {
+    // At the third look it is still overtaken, at the fourth no more.
+    for looks in [1, 3, FOR_EVER] {
         in_orders_with(3, looks, || {
             let (permits, fibers) = (Permits::new(1), [(); 2].map(|()| Fiber::new()));
             as_fiber(&fibers[0], 1, || {
@@ -661,7 +656,7 @@ fn permits_of_an_interrupted_fiber_are_passed_on() {
 
 #[test]
 fn a_fiber_that_is_interrupted_when_permits_are_given_to_it_passes_them_on() {
-    for looks in [1, 2] {
+    for looks in [1, 3] {
         in_orders_with(3, looks, || {
             let (permits, fibers) = (Permits::new(1), [(); 2].map(|()| Fiber::new()));
             as_fiber(&fibers[0], 1, || {
@@ -682,19 +677,15 @@ fn a_fiber_that_is_interrupted_when_permits_are_given_to_it_passes_them_on() {
 fn permits_of_an_abandoned_fiber_are_passed_on() {
     for looks in [1, FOR_EVER] {
         in_orders_with(2, looks, || {
-            let (permits, fibers) = (Permits::new(1), [Fiber::new(), Fiber::abandoned(), Fiber::new()]);
-            as_fiber(&fibers[0], 1, || {
-                permits.take(1, clock::NEVER);
-                let [abandoned, other] = [1, 2].map(|index| {
-                    spawn(&permits, &fibers[index], index as u64 + 1, |permits| {
-                        permits.take_and_give(1);
-                    })
-                });
-                permits.give(1);
-                abandoned.join().unwrap();
-                assert!(other.join().unwrap());
-                permits.assert_all_free();
-            });
+            let (permits, fibers) = (Permits::new(1), [(); 2].map(|()| Fiber::new()));
+            as_fiber(&fibers[0], 1, || assert!(permits.take(1, clock::NEVER)));
+            let other = spawn(&permits, &fibers[1], 2, |permits| permits.take_and_give(1));
+            let given = Arc::clone(&permits);
+            let abandoned = Fiber::abandoned_after(move || given.give(1));
+            let has_taken = as_fiber(&abandoned, 3, || assert!(permits.take(1, clock::NEVER)));
+            assert!(!has_taken, "it has to wait, and never goes on");
+            assert!(other.join().unwrap());
+            permits.assert_all_free();
         });
     }
 }
