@@ -57,7 +57,7 @@ const NOT_UNDER_ASAN: [&str; 12] = [
 ];
 
 /// The tests that are repeated on the other machine: what depends on its instructions, pages, unwinding or memory order.
-const ON_AARCH64: [&str; 19] = [
+const ON_AARCH64: [&str; 18] = [
     "fiber",
     "local",
     "coroutine",
@@ -76,7 +76,6 @@ const ON_AARCH64: [&str; 19] = [
     "pthread",
     "isolation",
     "sync",
-    "channels",
 ];
 
 /// Tests that the other machine's emulator cannot run, each with the reason.
