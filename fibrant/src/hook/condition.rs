@@ -1,6 +1,6 @@
 //! Condition variables: everybody, fiber or thread, waits for them in user space.
 //!
-//! Whoever waits enters the table of [`sync`] while it still has the mutex, and then releases that the way everybody does: so a signal
+//! Whoever waits enters the table of [`address`] while it still has the mutex, and then releases that the way everybody does: so a signal
 //! that is given after that finds it, and those who wait for the mutex are told. Threads must wait there, too: inside the C library
 //! they would release the mutex without telling anybody.
 //!

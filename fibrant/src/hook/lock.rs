@@ -2,7 +2,7 @@
 //!
 //! The C library's objects stay the truth: they are taken and released by its own functions, so that initialisers, attributes and
 //! ownership are as ever. Only the waiting is ours. To take a lock is to *try*; whoever fails waits in the table of
-//! [`sync`], where the last look, under the table's lock, is one more try. To release it is to release the
+//! [`address`], where the last look, under the table's lock, is one more try. To release it is to release the
 //! real one and then to look into the table; this is done for everyone, fiber or thread, as nothing in the lock says who waits.
 //!
 //! Threads wait in the table, too, if it is there: so all stand in one line, and neither fibers nor threads are passed over. For

@@ -3,9 +3,9 @@
 //! They are for fibers of any worker, light or isolated, and for plain threads, mixed at will. std's own work between fibers, too; these
 //! are faster there, can be cancelled, and [dumps](crate::runtime::Handle::dump) tell who holds them and who waits for them. Signatures
 //! and poisoning are as those of [`std::sync`].
-//!
-//! Inside the library: [`someone`] is whoever waits; [`list`] is where they stand, in an own list of each lock or channel; [`table`] and
-//! [`address`] are where the hooks of futexes and of the C library's locks let them stand, by address.
+
+// Inside the library: `someone` is whoever waits; `list` is where they stand, an own one for each lock or channel; `table` and `address` are
+// where the hooks of futexes and of the C library's locks let them stand, by address.
 
 pub(crate) mod address;
 mod barrier;
