@@ -32,6 +32,13 @@ pub(crate) fn yield_thread() {
     unsafe { crate::sys::syscall!(SYS_sched_yield) };
 }
 
+/// A number that was not drawn before. One counter for all: thread-locals would begin anew with each fiber.
+#[inline]
+pub(crate) fn draw() -> u64 {
+    static COUNTER: atomic::AtomicU64 = atomic::AtomicU64::new(0);
+    COUNTER.fetch_add(0x9E37_79B9_7F4A_7C15, atomic::Ordering::Relaxed)
+}
+
 std::thread_local! {
     /// How many of our own locks this thread has taken.
     static LOCKS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };

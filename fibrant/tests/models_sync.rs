@@ -1,6 +1,7 @@
-//! Models of the locks for fibers. As in `models.rs`, the files under test are the library's own, compiled once more with loom's
-//! primitives: the mutex, the semaphore, the list, the small lock and the wait word. What they need of the rest of the library is here in
-//! a small form: whoever waits is a loom thread with a wait word ([`someone`]), and time passes when it is looked at ([`clock`]).
+//! Models of the locks and channels for fibers. As in `models.rs`, the files under test are the library's own, compiled once more with
+//! loom's primitives: the mutex, the semaphore, the channel, the list and the wait word. What they need of the rest of the
+//! library is here in a small form: whoever waits is a loom thread with a wait word ([`someone`]), and time passes when it is looked at
+//! ([`clock`]). The models of channels are in [`channels`].
 //!
 //! A wait is a real one for loom: if nobody is left who could end it, loom says that there is a deadlock.
 
@@ -25,16 +26,30 @@ mod primitives {
     }
     pub(crate) use const_unless_modelled;
 
-    pub(crate) fn note_locked() {}
-    pub(crate) fn note_unlocked() {}
+    std::thread_local! {
+        static LUCK: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    }
+
+    /// A number that depends on the fiber that draws it, and on nothing that happens in the model.
+    pub(crate) fn draw() -> u64 {
+        LUCK.get() * 5 + crate::holder::Holder::present().0.number()
+    }
+
+    /// Sets what is drawn, at the beginning of a model.
+    pub(crate) fn set_luck(luck: u64) {
+        LUCK.set(luck);
+    }
 }
 
 // No model needs all of a file.
+#[allow(dead_code, unused_imports)]
+#[path = "../src/sync/channel/mod.rs"]
+mod channel;
+#[path = "models_sync/channels.rs"]
+mod channels;
 #[allow(dead_code)]
 #[path = "../src/sync/list.rs"]
 mod list;
-#[path = "../src/scheduler/lock.rs"]
-mod lock;
 #[allow(dead_code)]
 #[path = "../src/sync/raw_mutex.rs"]
 mod raw_mutex;
@@ -48,9 +63,42 @@ mod subject;
 #[path = "../src/fiber/wait.rs"]
 mod wait;
 
+mod sync {
+    pub(crate) use crate::{channel, holder, list, someone, subject};
+}
+
 mod scheduler {
-    pub(crate) use crate::lock::{Guard, Lock};
+    use std::ops::{Deref, DerefMut};
     use std::ptr::NonNull;
+
+    /// The small lock. It has models of its own in `models.rs`; here it is loom's, as there are too many orders in which threads can spin.
+    pub(crate) struct Lock<T>(loom::sync::Mutex<T>);
+
+    pub(crate) struct Guard<'a, T>(loom::sync::MutexGuard<'a, T>);
+
+    impl<T> Lock<T> {
+        pub(crate) fn new(value: T) -> Lock<T> {
+            Lock(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> Guard<'_, T> {
+            Guard(self.0.lock().unwrap())
+        }
+    }
+
+    impl<T> Deref for Guard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            &self.0
+        }
+    }
+
+    impl<T> DerefMut for Guard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            &mut self.0
+        }
+    }
 
     #[derive(Clone, Copy)]
     pub(crate) struct InTable {
@@ -65,11 +113,12 @@ mod fiber {
         fn describe(&self) -> String;
     }
 
+    #[allow(dead_code)]
     pub(crate) enum WaitReason {
-        Lock {
-            #[allow(dead_code)]
-            address: usize,
-        },
+        Lock { address: usize },
+        Receiving { address: usize },
+        Sending { address: usize },
+        Select { arms: usize },
     }
 }
 
@@ -88,6 +137,11 @@ mod clock {
     pub(crate) fn now() -> u64 {
         NOW.set(NOW.get() + STEP.get());
         NOW.get()
+    }
+
+    /// The next look finds that it has come.
+    pub(crate) fn after(_: std::time::Duration) -> u64 {
+        NOW.get() + 1
     }
 
     /// Sets it at the beginning of a model: how many looks last as long as a waiter's patience.
@@ -246,6 +300,10 @@ mod someone {
                 number: Cell::new(None),
                 frame: Unguarded::new(),
             }
+        }
+
+        pub(crate) fn present_with(_own_locks: u32) -> Someone {
+            Someone::present()
         }
 
         fn fiber(&self) -> &Fiber {

@@ -13,13 +13,13 @@ use super::error::{RecvError, SendError};
 use super::{Receiver, Sender};
 use crate::clock;
 use crate::fiber::{Subject, WaitReason};
+use crate::primitives::draw;
 use crate::scheduler::{Guard, InTable};
 use crate::sync::holder::Holder;
 use crate::sync::list::Node;
 use crate::sync::someone::{End, Someone, Wish};
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The wait of one who waits for channels.
 pub(crate) struct Turn {
@@ -141,7 +141,7 @@ fn attempt_any(arms: &[&dyn Arm]) -> Option<usize> {
             &mut many[..]
         }
     };
-    let mut random = random();
+    let mut random = mix(draw());
     for index in 0..order.len() {
         // Each arm is put somewhere among those before it, and that one takes its place: all orders are equally likely.
         let place = (random % (index as u64 + 1)) as usize;
@@ -150,12 +150,6 @@ fn attempt_any(arms: &[&dyn Arm]) -> Option<usize> {
         order[place] = index;
     }
     order.iter().copied().find(|&index| arms[index].attempt())
-}
-
-/// A number that cannot be foreseen, as far as dice go. One counter for all: thread-locals would begin anew with each fiber.
-fn random() -> u64 {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-    mix(COUNTER.fetch_add(0x9E37_79B9_7F4A_7C15, Relaxed))
 }
 
 /// Spreads what two numbers differ in over all bits.

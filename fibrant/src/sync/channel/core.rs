@@ -2,7 +2,7 @@
 //!
 //! The [ends](super::ends) count themselves here, the [arms](super::arm) of a wait take, put and enlist. All functions work under the
 //! channel's lock; whom they return is to be woken after it was let go ([`wake`]). Nothing of the user's (no drop, no clone) runs
-//! under the lock.
+//! under the lock. `tests/models_sync.rs` runs channels in all orders.
 //!
 //! # Who gives what to whom
 //!
