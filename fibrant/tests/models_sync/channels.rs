@@ -4,6 +4,7 @@ use super::*;
 use crate::channel::arms::{SendArm, select};
 use crate::channel::{Receiver, Sender, bounded, never};
 use crate::primitives::set_luck;
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 /// A message. Whoever opens it must see what was written when it was made.
@@ -304,6 +305,33 @@ fn a_receiver_that_is_abandoned_takes_one_message_at_most() {
             let got = receiver.try_recv().ok().map(Message::open);
             assert!(got.is_none() || is_sent);
             assert!(sender.try_send(Message::new(2)).is_err() || capacity > 0);
+        });
+    });
+}
+
+#[test]
+fn what_was_promised_to_an_abandoned_sender_goes_to_the_next() {
+    with_each(&[0, 1], 2, |capacity| {
+        let (fibers, (sender, receiver)) = (
+            [Fiber::new(), Fiber::abandoned(), Fiber::new()],
+            bounded(capacity),
+        );
+        (0..capacity).for_each(|_| assert!(send(&sender, 0)));
+        let mine = sender.clone();
+        let abandoned = start(&fibers[1], 2, mine, |end| {
+            // The frames of a fiber that is abandoned stay: nothing in them is dropped.
+            let arm = ManuallyDrop::new(SendArm::late(end));
+            assert_eq!(select([arm.arm()]), Some(0));
+            arm.finish(Message::new(1)).is_ok()
+        });
+        let sending = start(&fibers[2], 3, sender, |end| send(end, 2));
+        as_fiber(&fibers[0], 1, || {
+            let got: Vec<_> = receiver.iter().map(Message::open).collect();
+            assert_eq!(sending.join().unwrap(), Some(true));
+            // It was not abandoned if it did not have to wait.
+            let first = abandoned.join().unwrap();
+            assert_eq!(got.contains(&1), first == Some(true));
+            assert!(got.contains(&2));
         });
     });
 }

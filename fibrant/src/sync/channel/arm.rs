@@ -300,11 +300,8 @@ impl<'a, T> ReceiveArm<'a, T> {
             }),
         };
         turn.someone.wait(&wish, || {
-            // SAFETY: it was claimed, and is woken once.
-            wake(Some(unsafe {
-                sender.as_ref().give(Given::Candidate(NonNull::from(&self.seat)))
-            }));
-            true
+            // SAFETY: it was claimed, and is woken once. This frame stays until this one is claimed, or has no reason to wait.
+            unsafe { self.channel.introduce(&self.seat, sender) }
         });
         matches!(self.seat.given.get(), Given::Message)
     }
@@ -419,9 +416,9 @@ impl<'a, T> SendArm<'a, T> {
         }
     }
 
-    /// Gives back what was promised, and was not used.
-    fn forgo(&self) {
-        match self.seat.given.replace(Given::Nothing) {
+    /// Gives back what was promised, and is not used.
+    fn give_back(&self, given: Given<T>) {
+        match given {
             Given::Place => self.channel.forgo_promised(),
             Given::Candidate(receiver) => {
                 // SAFETY: it waits until it is claimed, which nobody else does, and it is woken once.
@@ -442,7 +439,7 @@ impl<'a, T> SendArm<'a, T> {
 
 impl<T> Drop for SendArm<'_, T> {
     fn drop(&mut self) {
-        self.forgo();
+        self.give_back(self.seat.given.replace(Given::Nothing));
     }
 }
 
@@ -498,7 +495,8 @@ impl<T> Arm for SendArm<'_, T> {
     }
 
     fn forsake(&self) {
-        self.forgo();
+        // Whoever has claimed it gives it something in good time, or sees that it is too late: both under the channel's lock.
+        self.give_back(self.channel.forsake_sender(&self.seat));
     }
 
     fn due(&self) -> u64 {

@@ -97,6 +97,8 @@ pub(crate) enum Given<T> {
     Candidate(NonNull<Node<Seat<T>>>),
     /// To a late sender: a receiver, that was claimed.
     Partner(NonNull<Node<Seat<T>>>),
+    /// Nothing, ever: whoever waited to send never goes on.
+    Forsaken,
 }
 
 impl<T> Clone for Given<T> {
@@ -351,6 +353,30 @@ impl<T> Channel<T> {
         let sender = state.fill_place(self.capacity);
         drop(state);
         wake(sender);
+    }
+
+    /// Tells a late sender of a receiver that waits for its message, and lets it go on. Says whether it comes: not if it never goes on.
+    ///
+    /// # Safety
+    /// The caller has claimed the sender, whose channel this is. The receiver waits, or is about to, and stays in place until it is
+    /// claimed.
+    pub(crate) unsafe fn introduce(&self, receiver: &Node<Seat<T>>, sender: NonNull<Node<Seat<T>>>) -> bool {
+        // SAFETY: it was claimed, so it stays until it is woken.
+        let (seat, someone) = unsafe { (sender.as_ref(), sender.as_ref().someone()) };
+        let state = self.lock();
+        let comes = !matches!(seat.given.get(), Given::Forsaken);
+        if comes {
+            seat.given.set(Given::Candidate(NonNull::from(receiver)));
+        }
+        drop(state);
+        wake(Some(someone));
+        comes
+    }
+
+    /// Whoever waits to send here never goes on: says what it was given, and makes sure that it is given nothing more.
+    pub(crate) fn forsake_sender(&self, seat: &Node<Seat<T>>) -> Given<T> {
+        let _state = self.lock();
+        seat.given.replace(Given::Forsaken)
     }
 
     /// Lets somebody wait to receive, unless there is something to receive.
