@@ -294,6 +294,24 @@ fn a_sender_about_to_wait_hears_that_the_last_receiver_is_gone() {
 }
 
 #[test]
+fn a_place_that_is_given_back_when_the_last_receiver_goes_keeps_no_message() {
+    with_each(&[1], 3, |capacity| {
+        let (fibers, (sender, receiver)) = (fibers::<3>(), bounded::<Message>(capacity));
+        let promised = start(&fibers[1], 2, sender.clone(), |end| {
+            let arm = SendArm::late(end);
+            select([arm.arm()])
+        });
+        let sending = start(&fibers[2], 3, sender.clone(), |end| send(end, 1));
+        as_fiber(&fibers[0], 1, || {
+            drop(receiver);
+            assert_eq!(promised.join().unwrap(), Some(Some(0)));
+            assert!(sending.join().unwrap().is_some());
+            assert!(sender.is_empty(), "what nobody can receive is dropped");
+        });
+    });
+}
+
+#[test]
 fn a_receiver_that_is_abandoned_takes_one_message_at_most() {
     with_each(&[0, 1], 4, |capacity| {
         let (fibers, (sender, receiver)) = ([Fiber::new(), Fiber::abandoned()], bounded(capacity));

@@ -219,6 +219,12 @@ fn claim_first<T>(list: &mut List<Seat<T>>) -> Option<NonNull<Node<Seat<T>>>> {
     claimed
 }
 
+/// Tells the first one that can be claimed that all ends of the other kind are gone, and says whom to wake.
+fn disappoint_first<T>(list: &mut List<Seat<T>>) -> Option<NonNull<Someone>> {
+    // SAFETY: it was just claimed.
+    claim_first(list).map(|seat| unsafe { seat.as_ref().give(Given::Disconnected) })
+}
+
 /// Whether somebody is in a list besides the owner of this turn.
 fn has_others<T>(list: &mut List<Seat<T>>, turn: *const Turn) -> bool {
     let mut has_others = false;
@@ -435,22 +441,25 @@ impl<T> Channel<T> {
     /// The last sender is gone: whoever waits to receive, waits in vain.
     pub(crate) fn end_receiving(&self) {
         loop {
-            let seat = claim_first(&mut self.lock().receiving);
-            let Some(seat) = seat else { break };
-            // SAFETY: it was just claimed.
-            wake(Some(unsafe { seat.as_ref().give(Given::Disconnected) }));
+            let someone = disappoint_first(&mut self.lock().receiving);
+            if someone.is_none() {
+                break;
+            }
+            wake(someone);
         }
     }
 
     /// The last receiver is gone: whoever waits to send, waits in vain, and what is there is dropped.
     pub(crate) fn end_sending(&self) {
-        let rest = std::mem::take(&mut self.lock().buffer);
         loop {
-            let seat = claim_first(&mut self.lock().sending);
-            let Some(seat) = seat else { break };
-            // SAFETY: it was just claimed.
-            wake(Some(unsafe { seat.as_ref().give(Given::Disconnected) }));
+            let someone = disappoint_first(&mut self.lock().sending);
+            if someone.is_none() {
+                break;
+            }
+            wake(someone);
         }
+        // Not before: as long as somebody waits, a place that is given back is filled.
+        let rest = std::mem::take(&mut self.lock().buffer);
         drop(rest);
     }
 
