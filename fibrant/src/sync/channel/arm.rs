@@ -309,20 +309,27 @@ impl<'a, T> ReceiveArm<'a, T> {
 
 impl<T> Arm for ReceiveArm<'_, T> {
     fn attempt(&self) -> bool {
-        match self.channel.take() {
-            Take::Message(message, someone) => {
-                wake(someone);
-                // SAFETY: it is this arm's, and nobody can find it now.
-                unsafe { *self.seat.message.get() = Some(message) };
-                self.seat.given.set(Given::Message);
-                true
+        loop {
+            match self.channel.take() {
+                Take::Message(message, someone) => {
+                    wake(someone);
+                    // SAFETY: it is this arm's, and nobody can find it now.
+                    unsafe { *self.seat.message.get() = Some(message) };
+                    self.seat.given.set(Given::Message);
+                    return true;
+                }
+                Take::Late(sender) => {
+                    if self.meet(sender) {
+                        return true;
+                    }
+                    // Somebody else may have waited to send all the time.
+                }
+                Take::Disconnected => {
+                    self.seat.given.set(Given::Disconnected);
+                    return true;
+                }
+                Take::Empty => return false,
             }
-            Take::Late(sender) => self.meet(sender),
-            Take::Disconnected => {
-                self.seat.given.set(Given::Disconnected);
-                true
-            }
-            Take::Empty => false,
         }
     }
 
