@@ -140,6 +140,26 @@ fn what_a_cancelled_receiver_does_not_get_is_for_the_next() {
 }
 
 #[test]
+fn a_message_for_one_who_is_being_cancelled_goes_to_the_next() {
+    with_each(&[0, 1], 2, |capacity| {
+        let (fibers, (sender, receiver)) = (fibers::<3>(), bounded(capacity));
+        let first = start(&fibers[1], 2, receiver.clone(), receive);
+        let second = start(&fibers[2], 3, receiver, receive);
+        as_fiber(&fibers[0], 1, || {
+            fibers[1].cancel();
+            assert!(send(&sender, 1));
+            let Some(first) = first.join().unwrap() else {
+                assert_eq!(second.join().unwrap(), Some(Some(1)));
+                return;
+            };
+            assert!(send(&sender, 2));
+            let second = second.join().unwrap().unwrap();
+            assert!(matches!((first, second), (Some(1), Some(2)) | (Some(2), Some(1))));
+        });
+    });
+}
+
+#[test]
 fn what_a_receiver_does_not_get_in_time_is_for_the_next() {
     with_each(&[0, 1], 4, |capacity| {
         let (fibers, (sender, receiver)) = (fibers::<2>(), bounded(capacity));
@@ -191,6 +211,30 @@ fn a_message_that_is_made_late_arrives_once() {
                 assert_eq!(got, Some(1));
                 assert_eq!(sending.join().unwrap(), Some(true));
                 assert_eq!(receive(&receiver), None, "it comes once");
+            });
+        });
+    }
+}
+
+#[test]
+fn a_choice_takes_one_message_and_leaves_the_other() {
+    for luck in 0..2 {
+        with_each(&[0, 1], 2, move |capacity| {
+            set_luck(luck);
+            let fibers = fibers::<3>();
+            let [(one, from_one), (two, from_two)] = [(); 2].map(|()| bounded(capacity));
+            let sending = [
+                start(&fibers[1], 2, one, |end| send(end, 1)),
+                start(&fibers[2], 3, two, |end| send(end, 2)),
+            ];
+            as_fiber(&fibers[0], 1, || {
+                let (got, other) = crate::select! {
+                    recv(from_one) -> message => (message, receive(&from_two)),
+                    recv(from_two) -> message => (message, receive(&from_one)),
+                };
+                let got = got.ok().map(Message::open);
+                assert!(matches!((got, other), (Some(1), Some(2)) | (Some(2), Some(1))));
+                assert_eq!(sending.map(|one| one.join().unwrap()), [Some(true); 2]);
             });
         });
     }
