@@ -358,7 +358,10 @@ fn a_place_that_is_given_back_when_the_last_receiver_goes_keeps_no_message() {
 #[test]
 fn a_receiver_that_is_abandoned_takes_one_message_at_most() {
     with_each(&[0, 1], 4, |capacity| {
-        let (fibers, (sender, receiver)) = ([Fiber::new(), Fiber::abandoned()], bounded(capacity));
+        let (fibers, (sender, receiver)) = (
+            [Fiber::new(), Arc::new(Fiber::abandoned_after(|| {}))],
+            bounded(capacity),
+        );
         let mine = receiver.clone();
         let abandoned = start(&fibers[1], 2, mine, receive);
         as_fiber(&fibers[0], 1, || {
@@ -375,7 +378,11 @@ fn a_receiver_that_is_abandoned_takes_one_message_at_most() {
 fn what_was_promised_to_an_abandoned_sender_goes_to_the_next() {
     with_each(&[0, 1], 2, |capacity| {
         let (fibers, (sender, receiver)) = (
-            [Fiber::new(), Fiber::abandoned(), Fiber::new()],
+            [
+                Fiber::new(),
+                Arc::new(Fiber::abandoned_after(|| {})),
+                Fiber::new(),
+            ],
             bounded(capacity),
         );
         (0..capacity).for_each(|_| assert!(send(&sender, 0)));
