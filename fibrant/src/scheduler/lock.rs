@@ -15,7 +15,9 @@ use std::ops::{Deref, DerefMut};
 /// How often it is looked at before other threads are let run.
 const SPINS: u32 = 64;
 
-/// Something that one thread at a time may use.
+/// Something that one thread at a time may use. What the value begins with is in the same line of the cache as the lock, if its owner sees
+/// to that.
+#[repr(C)]
 pub(crate) struct Lock<T> {
     taken: AtomicBool,
     value: UnsafeCell<T>,

@@ -35,7 +35,8 @@ use std::time::{Duration, Instant};
 /// What the buffer of a bounded channel is made with at once, at most: bytes.
 const AT_ONCE: usize = 64 << 10;
 
-/// A channel.
+/// A channel. What every message changes, the lock and the buffer's ends, is in one line of the cache: it goes from processor to processor.
+#[repr(C, align(64))]
 pub(crate) struct Channel<T> {
     state: Lock<State<T>>,
     /// How many messages it holds.
@@ -45,14 +46,15 @@ pub(crate) struct Channel<T> {
 }
 
 /// What the lock guards.
+#[repr(C)]
 pub(crate) struct State<T> {
     buffer: VecDeque<T>,
-    /// Places that were promised to late senders.
-    promised: usize,
     /// Those who wait to receive. If there are any, the buffer is empty, and nobody else waits to send.
     receiving: List<Seat<T>>,
     /// Those who wait to send. If there are any, there is no free place.
     sending: List<Seat<T>>,
+    /// Places that were promised to late senders.
+    promised: usize,
     /// How many ends there are.
     pub(crate) senders: usize,
     pub(crate) receivers: usize,
