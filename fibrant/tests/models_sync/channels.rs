@@ -282,7 +282,7 @@ fn a_message_that_is_never_made_leaves_no_trace() {
         let mine = sender.clone();
         let failing = start(&fibers[1], 2, mine, |end| {
             // As a panic would do.
-            let arm = SendArm::late(end);
+            let mut arm = SendArm::late(end);
             let chosen = select([arm.arm()]);
             drop(arm);
             chosen
@@ -342,7 +342,7 @@ fn a_place_that_is_given_back_when_the_last_receiver_goes_keeps_no_message() {
     with_each(&[1], 3, |capacity| {
         let (fibers, (sender, receiver)) = (fibers::<3>(), bounded::<Message>(capacity));
         let promised = start(&fibers[1], 2, sender.clone(), |end| {
-            let arm = SendArm::late(end);
+            let mut arm = SendArm::late(end);
             select([arm.arm()])
         });
         let sending = start(&fibers[2], 3, sender.clone(), |end| send(end, 1));
@@ -389,7 +389,7 @@ fn what_was_promised_to_an_abandoned_sender_goes_to_the_next() {
         let mine = sender.clone();
         let abandoned = start(&fibers[1], 2, mine, |end| {
             // The frames of a fiber that is abandoned stay: nothing in them is dropped.
-            let arm = ManuallyDrop::new(SendArm::late(end));
+            let mut arm = ManuallyDrop::new(SendArm::late(end));
             assert_eq!(select([arm.arm()]), Some(0));
             arm.finish(Message::new(1)).is_ok()
         });

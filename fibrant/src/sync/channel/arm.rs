@@ -192,8 +192,9 @@ impl Choice<'_> {
         for arm in choice.arms {
             arm.withdraw();
         }
-        if was_claimed && let Some(arm) = choice.arms.get(choice.turn.chosen.get()) {
-            arm.forsake();
+        // All have withdrawn, so whoever has claimed one of them has written which one; if there is none, it may write yet.
+        if was_claimed && !choice.arms.is_empty() {
+            choice.arms[choice.turn.chosen.get()].forsake();
         }
     }
 }
@@ -220,8 +221,8 @@ impl<'a, T> ReceiveArm<'a, T> {
         }
     }
 
-    /// It as one of several.
-    pub fn arm(&self) -> AnyArm<'_> {
+    /// It as one of several, but not as two of them.
+    pub fn arm(&mut self) -> AnyArm<'_> {
         AnyArm(self)
     }
 
@@ -396,8 +397,8 @@ impl<'a, T> SendArm<'a, T> {
         }
     }
 
-    /// It as one of several.
-    pub fn arm(&self) -> AnyArm<'_> {
+    /// It as one of several, but not as two of them.
+    pub fn arm(&mut self) -> AnyArm<'_> {
         AnyArm(self)
     }
 

@@ -120,7 +120,7 @@ macro_rules! __select {
     (@open [(recv $index:tt $arm:ident ($channel:expr) $pattern:tt $body:tt) $($left:tt)*] $all:tt $default:tt [$($open:ident)*]) => {
         match $channel {
             ref channel => {
-                let $arm = $crate::sync::channel::arms::ReceiveArm::new(channel);
+                let mut $arm = $crate::sync::channel::arms::ReceiveArm::new(channel);
                 $crate::__select!(@open [$($left)*] $all $default [$($open)* $arm])
             }
         }
@@ -129,7 +129,7 @@ macro_rules! __select {
         $all:tt $default:tt [$($open:ident)*]) => {
         match $channel {
             ref channel => {
-                let $arm = $crate::sync::channel::arms::SendArm::late(channel);
+                let mut $arm = $crate::sync::channel::arms::SendArm::late(channel);
                 $crate::__select!(@open [$($left)*] $all $default [$($open)* $arm])
             }
         }
