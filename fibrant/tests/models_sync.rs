@@ -253,6 +253,7 @@ mod holder {
 mod someone {
     use super::*;
     use crate::fiber::{Subject, WaitReason};
+    use crate::holder::Holder;
     use crate::scheduler::InTable;
     use std::cell::Cell;
     use std::ptr::NonNull;
@@ -294,6 +295,10 @@ mod someone {
     }
 
     impl Someone {
+        pub(crate) fn holder(&self) -> Holder {
+            Holder::present().0
+        }
+
         pub(crate) fn present() -> Someone {
             Someone {
                 fiber: Fiber::present(),

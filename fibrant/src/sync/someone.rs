@@ -4,6 +4,7 @@
 //! once; then, when whoever has claimed it is done with what lies in the frame of the one that waits, it is *woken*. A fiber waits by way of
 //! its worker, a thread in the kernel, for a number in its own frame.
 
+use super::holder::Holder;
 use crate::clock;
 use crate::fiber::{Outcome, Subject, Task, WaitNumber, WaitReason};
 use crate::primitives::locks;
@@ -180,6 +181,16 @@ impl Someone {
                 state.store(WOKEN, Release);
                 sys::unblock(place);
             }
+        }
+    }
+
+    /// It as the holder of something. It is the caller.
+    #[inline(always)]
+    pub(crate) fn holder(&self) -> Holder {
+        match self {
+            // SAFETY: it runs.
+            Someone::Fiber { task, .. } => Holder::fiber(unsafe { task.as_ref() }.id()),
+            Someone::Thread { .. } => Holder::present().0,
         }
     }
 

@@ -37,9 +37,10 @@ impl Turn {
     /// The turn of somebody who has so many of our own locks.
     #[inline]
     fn with(own_locks: u32) -> Turn {
+        let someone = Someone::present_with(own_locks);
         Turn {
-            someone: Someone::present_with(own_locks),
-            holder: Holder::present().0,
+            holder: someone.holder(),
+            someone,
             chosen: Cell::new(0),
         }
     }

@@ -294,6 +294,7 @@ impl<T> Channel<T> {
         match state.buffer.pop_front() {
             Some(message) if state.sending.is_empty() => Take::Message(message, None),
             Some(message) => Take::Message(message, state.fill_place(self.capacity)),
+            None if state.senders > 0 && state.sending.is_empty() && !self.has_clockwork => Take::Empty,
             None => state.take_elsewhere(),
         }
     }
