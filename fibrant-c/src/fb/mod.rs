@@ -1,0 +1,1 @@
+//! `fibrant.h`: the runtime for C programs.

@@ -1,0 +1,1 @@
+//! libco's functions.
