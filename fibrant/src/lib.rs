@@ -12,6 +12,10 @@ pub use runtime::scope::{Scope, ScopedJoinHandle, scope};
 pub use runtime::spawn::{Builder, run, run_on, spawn, spawn_blocking, spawn_local, switch_to};
 pub use scheduler::{Cancelled, DeferCancel, Elapsed, JoinHandle, defer_cancel, sleep, timeout, yield_now};
 
+/// What the crate fibrant-c is made of. No promise is made about it.
+#[doc(hidden)]
+pub use runtime::routine;
+
 mod clock;
 mod context;
 mod env;

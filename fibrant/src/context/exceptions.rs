@@ -50,6 +50,11 @@ fn place() -> Option<*mut Exceptions> {
 }
 
 impl Exceptions {
+    /// Where this thread's are; null, if it can have none. It stays the same as long as the thread-locals do.
+    pub(crate) fn place_of_this_thread() -> *mut Exceptions {
+        place().unwrap_or(ptr::null_mut())
+    }
+
     /// This thread's.
     #[inline]
     pub(crate) fn present() -> Exceptions {

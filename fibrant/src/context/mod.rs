@@ -59,6 +59,16 @@ impl Context {
         prefetch(unsafe { *self.frame.get() });
     }
 
+    /// The lowest byte that is in use on the stack that this context, which is live, was left on.
+    ///
+    /// # Safety
+    /// The context belongs to this thread.
+    #[inline(always)]
+    pub(crate) unsafe fn frame(&self) -> *mut u8 {
+        // SAFETY: by the caller's promise nobody writes the cell now.
+        unsafe { *self.frame.get() }
+    }
+
     /// Makes this context live: the first switch to it, by [`switch_to_new`], [`switch_sharing_float_control`] or [`switch`],
     /// calls `entry(data, argument)` on the stack that ends at `top`.
     ///

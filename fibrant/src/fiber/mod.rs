@@ -25,6 +25,7 @@
 // - `thread`: what a thread knows of its fibers;
 // - `local`: fiber-locals; `coroutine`: values in and out; `overflow`: the message when a stack is too small;
 // - `status`: where a hand-driven fiber is in its life; `reason`: what a fiber waits for; `error`: what can go wrong;
+// - `routine`: coroutines in libco's manner, for the crate fibrant-c;
 // - `task`: the head of a scheduled fiber, and `wait`, the word by which its waits begin and end; `handle`: who a fiber is.
 
 mod block;
@@ -35,6 +36,7 @@ mod handle;
 mod local;
 mod overflow;
 mod reason;
+pub(crate) mod routine;
 mod status;
 mod task;
 mod thread;

@@ -53,12 +53,22 @@ unsafe extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, c
     // SAFETY: the kernel passes the signal's own information.
     let (address, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
     // Codes above 0 are faults; others mean that somebody sent the signal, and there is no address.
-    if code > 0
-        && let Some(block) = overflowing(address)
-    {
-        report(block);
-        // SAFETY: ends the process; allowed here.
-        unsafe { libc::abort() };
+    if code > 0 {
+        let is_known = match (overflowing(address), overflowing_routine(address)) {
+            (Some(block), _) => {
+                report(block);
+                true
+            }
+            (None, Some(size)) => {
+                report_routine(size);
+                true
+            }
+            (None, None) => false,
+        };
+        if is_known {
+            // SAFETY: ends the process; allowed here.
+            unsafe { libc::abort() };
+        }
     }
     // SAFETY: the arguments are the kernel's.
     unsafe { pass_on(signal, info, context, code) };
@@ -76,6 +86,23 @@ fn overflowing(address: usize) -> Option<&'static Block> {
     // SAFETY: as above.
     let parent = unsafe { current.as_ref() }.parent.get();
     hit(Some(current)).or_else(|| hit(parent))
+}
+
+/// The size of the stack of the coroutine whose guard was hit.
+fn overflowing_routine(address: usize) -> Option<usize> {
+    // SAFETY: a routine that runs is alive; the handler reads what does not change while it does.
+    let routine = unsafe { Thread::routine_in_signal_handler()?.as_ref() };
+    let stack = routine.stack()?;
+    stack.guard().contains(&address).then(|| stack.size())
+}
+
+/// Prints the one line for a coroutine.
+fn report_routine(size: usize) {
+    let mut line = Line::new();
+    line.text("fibrant: a coroutine has overflowed its stack of ");
+    line.number(size as u64 >> 10);
+    line.text(" KiB. Give it more with stCoRoutineAttr_t::stack_size, or with co_alloc_sharestack if it shares one\n");
+    line.print();
 }
 
 /// Prints the one line.

@@ -101,6 +101,11 @@ impl Task {
             .then(|| (self.reason.get(), self.since.load(Relaxed)))
     }
 
+    /// What it waits for, or has waited for last.
+    pub(crate) fn last_reason(&self) -> WaitReason {
+        self.reason.get()
+    }
+
     /// Notes where the fiber, which is about to wait and is the caller, has a reference to what it waits for; or that this is over.
     /// Both must stay until then.
     #[inline]

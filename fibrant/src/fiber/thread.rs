@@ -9,6 +9,7 @@
 use super::block::Block;
 use super::local::Locals;
 use super::overflow;
+use super::routine::Routine;
 use super::task::Task;
 use crate::context::stack::Cache;
 use crate::stats::ThreadCounters;
@@ -32,6 +33,8 @@ pub(crate) struct Thread {
     current: Cell<Option<NonNull<Block>>>,
     /// The scheduled fiber that runs on this thread, if it is a worker. Hand-driven ones that it resumes come on top.
     task: Cell<Option<NonNull<Task>>>,
+    /// The coroutine that runs on this thread, if one does: see [`routine`](super::routine).
+    routine: Cell<Option<NonNull<Routine>>>,
     /// The worker that this thread is, while it is one.
     scheduler: Cell<Option<NonNull<dyn Scheduler>>>,
     /// Why nothing that runs on this thread may wait, if so: how many signal handlers of the program's run, one in the other, times
@@ -91,6 +94,7 @@ impl Thread {
         let thread: *const Thread = Box::into_raw(Box::new(Thread {
             current: Cell::new(None),
             task: Cell::new(None),
+            routine: Cell::new(None),
             scheduler: Cell::new(None),
             busy: Cell::new(0),
             home: Cell::new(crate::context::thread_pointer()),
@@ -126,6 +130,46 @@ impl Thread {
     #[inline(always)]
     pub(crate) fn set_task(&self, task: Option<NonNull<Task>>) {
         self.task.set(task);
+    }
+
+    /// The coroutine that runs on this thread.
+    #[inline(always)]
+    pub(crate) fn routine(&self) -> Option<NonNull<Routine>> {
+        self.routine.get()
+    }
+
+    /// Makes a coroutine the one that runs here, and the thread its worker. Returns what was.
+    #[inline(always)]
+    pub(super) fn begin_routine(&self, routine: &Routine, scheduler: NonNull<dyn Scheduler>) -> Former {
+        Former {
+            routine: self.routine.replace(Some(NonNull::from(routine))),
+            task: self.task.replace(routine.task()),
+            current: self.current.replace(None),
+            scheduler: self.scheduler.replace(Some(scheduler)),
+        }
+    }
+
+    /// Makes things as they were. What runs now is not the scheduler's code.
+    #[inline(always)]
+    pub(super) fn end_routine(&self, former: Former) {
+        self.routine.set(former.routine);
+        self.task.set(former.task);
+        self.current.set(former.current);
+        self.scheduler.set(former.scheduler);
+        self.busy.set(0);
+    }
+
+    /// Makes this thread that worker while `f` runs, which does not wait.
+    pub(crate) fn as_worker(&self, worker: NonNull<impl Scheduler + 'static>, f: impl FnOnce()) {
+        let former = self.scheduler.replace(Some(worker));
+        f();
+        self.scheduler.set(former);
+    }
+
+    /// The coroutine that runs, for the overflow handler.
+    pub(super) fn routine_in_signal_handler() -> Option<NonNull<Routine>> {
+        // SAFETY: as in `current_in_signal_handler`.
+        unsafe { THREAD.get().as_ref() }?.routine.get()
     }
 
     /// The worker that this thread is.
@@ -251,6 +295,14 @@ impl Thread {
         self.ids.set((first + 1, first + ID_BATCH));
         first
     }
+}
+
+/// What ran on a thread before a coroutine was resumed there.
+pub(super) struct Former {
+    pub(super) routine: Option<NonNull<Routine>>,
+    task: Option<NonNull<Task>>,
+    current: Option<NonNull<Block>>,
+    scheduler: Option<NonNull<dyn Scheduler>>,
 }
 
 /// What a worker does for this module, which is below the scheduler and does not know it.

@@ -139,6 +139,22 @@ impl Wait {
         })
     }
 
+    /// Ends a park, if there is one, and leaves no token. Who gets `true` lets the fiber go on.
+    pub(crate) fn end_park(&self) -> bool {
+        self.change(|word| {
+            let ends = word & (WAITING | PARK) == (WAITING | PARK);
+            (if ends { ended(word, Outcome::Woken) } else { word }, ends)
+        })
+    }
+
+    /// Ends a wait of any kind, if there is one. Who gets `true` sees to it that the fiber never goes on from it.
+    pub(crate) fn end_any(&self) -> bool {
+        self.change(|word| {
+            let ends = word & WAITING != 0;
+            (if ends { ended(word, Outcome::Closed) } else { word }, ends)
+        })
+    }
+
     /// Asks the fiber to end, and ends its wait if that may be cancelled. Who gets `true` must put the fiber back into a
     /// queue.
     pub(crate) fn cancel(&self) -> bool {

@@ -536,7 +536,7 @@ unsafe fn lock_taken_rwlock(
 /// its number.
 fn owns_alone(number: u32) -> bool {
     let thread = sys::thread_id() as u32;
-    number != thread || crate::scheduler::Worker::current().is_none()
+    number != thread || crate::scheduler::Worker::here().is_none()
 }
 
 /// # Safety

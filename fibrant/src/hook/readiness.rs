@@ -79,6 +79,8 @@ fn wait_and_look(
                 Err(libc::EBADF) if result == 0 => return closed(watch),
                 Err(error) if error != libc::EAGAIN && error != libc::EBADF => return Err(error),
                 _ if result != 0 || clock::now() >= deadline => return answer(result),
+                // As libco has it: a coroutine that is resumed by hand has found nothing.
+                _ if caller.worker.was_resumed_by_hand() => return answer(result),
                 _ => {}
             }
         }

@@ -136,11 +136,18 @@ impl Caller {
         self.count().parks.increment();
         let waiting = || Waiting {
             reason: WaitReason::Sleeping,
-            park: false,
+            // A coroutine may be resumed by hand: that ends it early.
+            park: self.worker.is_event_loop,
             interruptible: false,
             deadline,
         };
-        self.parking(|| while self.worker.wait(waiting(), |_, _| {}) != WaitEnd::TimedOut {});
+        self.parking(|| {
+            while self.worker.wait(waiting(), |_, _| {}) != WaitEnd::TimedOut {
+                if self.worker.was_resumed_by_hand() {
+                    break;
+                }
+            }
+        });
     }
 
     /// Waits and tries until the call does not want to block any more. It never touches another file that has got the number.

@@ -11,7 +11,7 @@ use super::reactor::Reactor;
 use super::table::{self, DIRECTIONS, Waiter};
 use crate::clock;
 use crate::fiber::{Outcome, WaitReason};
-use crate::scheduler::{Interruption, WaitEnd, Waiting, Worker};
+use crate::scheduler::{InTable, Interruption, WaitEnd, Waiting, Worker};
 use std::cell::{Cell, OnceCell};
 use std::io;
 use std::os::fd::RawFd;
@@ -51,13 +51,16 @@ struct Place {
     /// The descriptor's, when the wait began: if it changes, the number is another file's.
     generation: u32,
     waiter: OnceCell<Waiter>,
+    /// How many places follow, this one included.
+    count: usize,
 }
 
 /// Calls `f` with a watch of these descriptors, which are open, for the fiber that runs.
 pub(crate) fn watch<R>(worker: &Worker, targets: &[(RawFd, Event)], f: impl FnOnce(&Watch<'_>) -> R) -> R {
-    let place = |&(fd, event): &(RawFd, Event)| {
+    let place = |(index, &(fd, event)): (usize, &(RawFd, Event))| {
         let entry = table::entry(fd);
         Place {
+            count: targets.len() - index,
             fd,
             event,
             entry,
@@ -66,9 +69,12 @@ pub(crate) fn watch<R>(worker: &Worker, targets: &[(RawFd, Event)], f: impl FnOn
         }
     };
     match targets {
-        // Most often: no allocation.
-        [one] => Watch::lend(worker, &[place(one)], f),
-        several => Watch::lend(worker, &several.iter().map(place).collect::<Box<[_]>>(), f),
+        // Most often: no allocation. On a shared stack nothing is left that others look at.
+        [one] if !worker.keeps_no_records() => Watch::lend(worker, &[place((0, one))], f),
+        several => {
+            let places: Box<[_]> = several.iter().enumerate().map(place).collect();
+            Watch::lend(worker, &places, f)
+        }
     }
 }
 
@@ -85,8 +91,14 @@ pub(crate) fn watch_file<R>(
         entry: table::entry(fd),
         generation,
         waiter: OnceCell::new(),
+        count: 1,
     };
-    Watch::lend(worker, &[place], f)
+    if worker.keeps_no_records() {
+        let place: Box<[_]> = vec![place].into();
+        Watch::lend(worker, &place, f)
+    } else {
+        Watch::lend(worker, &[place], f)
+    }
 }
 
 impl Watch<'_> {
@@ -175,11 +187,20 @@ impl Watch<'_> {
         }
         let waiting = Waiting {
             reason: self.reason(),
-            park: false,
+            // A coroutine may be resumed by hand.
+            park: self.worker.is_event_loop,
             interruptible,
             deadline: deadline.min(self.verify_at.get()),
         };
-        Ok(self.worker.wait(waiting, |task, number| {
+        if self.worker.is_event_loop
+            && let Some(fiber) = self.worker.fiber()
+        {
+            fiber.in_table.set(self.places.first().map(|first| InTable {
+                give_up: Place::give_up,
+                wait: NonNull::from(first).cast(),
+            }));
+        }
+        let end = self.worker.wait(waiting, |task, number| {
             for place in self.places {
                 let mut state = place.entry.lock();
                 let waiter = place
@@ -201,7 +222,13 @@ impl Watch<'_> {
                     unsafe { state.link(NonNull::from(waiter), place.event, !is_first) };
                 }
             }
-        }))
+        });
+        if self.worker.is_event_loop
+            && let Some(fiber) = self.worker.fiber()
+        {
+            fiber.in_table.set(None);
+        }
+        Ok(end)
     }
 
     /// What dumps show: the first descriptor.
@@ -221,6 +248,33 @@ impl Watch<'_> {
         let errors = self.places.iter().filter_map(|place| place.waiter.get());
         let error = errors.map(|waiter| waiter.error.get()).find(|&error| error != 0);
         error.unwrap_or(libc::ECANCELED)
+    }
+}
+
+impl Place {
+    /// Takes a coroutine that never goes on out of its places. If an edge has woken it, somebody else has it.
+    ///
+    /// # Safety
+    /// It is the first of the places that a coroutine of this thread's waits in, and this is called once.
+    unsafe fn give_up(first: NonNull<()>) {
+        let first = first.cast::<Place>();
+        // SAFETY: by the contract; they lie one after the other, as it says.
+        let places = unsafe { std::slice::from_raw_parts(first.as_ptr(), first.as_ref().count) };
+        for place in places {
+            let Some(waiter) = place.waiter.get() else {
+                continue;
+            };
+            let mut state = place.entry.lock();
+            // SAFETY: it is this descriptor's.
+            unsafe { state.unlink(NonNull::from(waiter)) };
+            if state.generation == place.generation {
+                for (index, direction) in DIRECTIONS {
+                    if place.event.contains(direction) {
+                        state.wake_oldest(index, waiter.desk);
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -13,10 +13,12 @@
 //! runtime.stop().unwrap();
 //! ```
 
-// Inside: `builder` makes a runtime; `stop` ends one; `spawn` has the functions that mirror std::thread; `scope` has scopes. This
+// Inside: `builder` makes a runtime; `routine` has event loops for C's coroutines; `stop` ends one; `spawn` has the functions that mirror std::thread; `scope` has scopes. This
 // is the only module that wires the others: it gives workers their reactors.
 
 mod builder;
+#[doc(hidden)]
+pub mod routine;
 pub(crate) mod scope;
 pub(crate) mod spawn;
 mod stop;

@@ -122,6 +122,10 @@ unsafe fn offload_by<T>(
     f: impl FnOnce() -> T,
     begin: impl FnOnce(TaskRef, Option<Arc<Crew>>) -> io::Result<()>,
 ) -> io::Result<T> {
+    if worker.keeps_no_records() {
+        // What it uses may be on a shared stack, which nobody else may look at once the coroutine has left it: the thread blocks.
+        return Ok(f());
+    }
     // The wait must come to its end: `f` borrows.
     let _guard = defer_cancel();
     let making = Making {

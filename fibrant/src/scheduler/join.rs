@@ -191,7 +191,7 @@ impl<T> JoinHandle<T> {
         if child.completion.is_done() {
             return true;
         }
-        match Worker::current() {
+        match Worker::here() {
             Some(worker) if worker.fiber().is_some() => {
                 worker.run_ahead(child);
                 if child.completion.is_done() {

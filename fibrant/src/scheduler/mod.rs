@@ -11,6 +11,7 @@
 //!   run queue;
 //! - [`scheduled`]: a fiber as it is kept here; [`completion`] and [`waker`]: how its end is announced;
 //! - [`driver`]: what a worker sleeps in, and deadlines, as the layer above provides them;
+//! - [`event_loop`]: a thread's own worker, whose fibers are coroutines that are resumed by hand;
 //! - [`deadlock`] and [`monitor`]: help for those who ask why nothing moves.
 //!
 //! # How a fiber waits
@@ -29,6 +30,7 @@ mod deadlock;
 mod desk;
 mod driver;
 mod dump;
+pub(crate) mod event_loop;
 mod group;
 mod inbox;
 mod join;

@@ -61,6 +61,29 @@ impl Queue {
         Some(first)
     }
 
+    /// Takes a fiber out, wherever it is. Says whether it was there.
+    pub(super) fn remove(&self, fiber: NonNull<Scheduled>) -> bool {
+        let (mut previous, mut next): (*mut Scheduled, _) = (ptr::null_mut(), self.first.get());
+        while let Some(one) = NonNull::new(next) {
+            // SAFETY: it is in the queue, so it has not ended.
+            next = unsafe { one.as_ref() }.next.load(Relaxed);
+            if one == fiber {
+                // SAFETY: null, or in the queue.
+                match unsafe { previous.as_ref() } {
+                    Some(previous) => previous.next.store(next, Relaxed),
+                    None => self.first.set(next),
+                }
+                if next.is_null() {
+                    self.last.set(previous);
+                }
+                self.length.set(self.length.get() - 1);
+                return true;
+            }
+            previous = one.as_ptr();
+        }
+        false
+    }
+
     /// The stamp of the first fiber; higher than any if there is none.
     #[inline]
     pub(super) fn first_stamp(&self) -> u64 {

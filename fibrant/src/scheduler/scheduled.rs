@@ -25,6 +25,7 @@ use super::cancel::Cancelled;
 use super::cancel::Interruption;
 use super::completion::Completion;
 use super::desk::Desk;
+use super::driver::Timed;
 use super::group::{Group, Locals};
 use super::inbox::Item;
 use super::roster::{Member, Station};
@@ -76,6 +77,8 @@ pub(crate) struct Scheduled {
     pub(super) is_unhooked: Cell<bool>,
     /// What is to be told if it never goes on: it waits in the wait table.
     pub(crate) in_table: Cell<Option<InTable>>,
+    /// The deadline of its wait, if that is not in its frames.
+    pub(super) alarm: Cell<*const Timed>,
     /// Which address it has waited for last, and how often in a row.
     pub(crate) row: Cell<(usize, u32)>,
     /// What a hooked call has been told of: a cancel, once; or that the time of a [`timeout`](crate::timeout) is up, once in each.
@@ -183,6 +186,7 @@ impl Scheduled {
                 deferrals: Cell::new(0),
                 is_unhooked: Cell::new(false),
                 in_table: Cell::new(None),
+                alarm: Cell::new(ptr::null()),
                 row: Cell::new((0, 0)),
                 heard: Cell::new(None),
                 call: AtomicPtr::new(ptr::null_mut()),

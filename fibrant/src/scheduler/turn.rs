@@ -130,16 +130,26 @@ impl Worker {
         } else {
             clock::NEVER
         };
-        let deadline = WaitDeadline {
+        let new_deadline = || WaitDeadline {
             timed: Timed::new(WaitDeadline::expire),
             task: NonNull::from(&fiber.task),
             number,
+        };
+        let (on_heap, here);
+        let deadline: &WaitDeadline = if self.is_event_loop {
+            // Where it can be taken back if the coroutine never goes on; its frames may be moved away meanwhile.
+            on_heap = Box::new(new_deadline());
+            fiber.alarm.set(&on_heap.timed);
+            &on_heap
+        } else {
+            here = new_deadline();
+            &here
         };
         // Armed before anyone is told: whoever ends the wait may do so at once, and then finds it as it will be.
         let when = waiting.deadline.min(limit);
         let timed = NonNull::from(&deadline.timed);
         if when != clock::NEVER {
-            // SAFETY: it is new, and stays here until it is disarmed below or has expired: this frame stays.
+            // SAFETY: it is new, and stays where it is until it is disarmed below or has expired: this frame stays, and so does the heap.
             unsafe { self.driver.arm(timed, when) };
         }
         announce(&fiber.task, number);
@@ -147,6 +157,9 @@ impl Worker {
         if deadline.timed.is_armed() {
             // SAFETY: it is armed, with this worker's driver: a fiber that waits stays with its worker.
             unsafe { self.driver.disarm(timed) };
+        }
+        if self.is_event_loop {
+            fiber.alarm.set(ptr::null());
         }
         match fiber.task.wait.outcome() {
             Outcome::Woken => WaitEnd::Woken,
@@ -156,6 +169,20 @@ impl Worker {
                 WaitEnd::Interrupted(super::cancel::Interruption::TimeUp)
             }
             Outcome::TimedOut => WaitEnd::TimedOut,
+        }
+    }
+
+    /// Takes back the deadline of a coroutine that never goes on from its wait.
+    pub(super) fn disarm_deadline(&self, fiber: &Scheduled) {
+        let alarm = fiber.alarm.replace(ptr::null());
+        // SAFETY: it is on the heap, where `wait` has put it, and stays there as the coroutine does not go on.
+        if let Some(timed) = unsafe { alarm.as_ref() } {
+            if timed.is_armed() {
+                // SAFETY: it is armed, with this worker's driver.
+                unsafe { self.driver.disarm(NonNull::from(timed)) };
+            }
+            // SAFETY: it is the head of a deadline in a box, whose owner is a frame that is never gone back to.
+            drop(unsafe { Box::from_raw(alarm.cast_mut().cast::<WaitDeadline>()) });
         }
     }
 
@@ -185,6 +212,9 @@ impl Worker {
 
     #[inline(always)]
     fn switch_to_others(&self) {
+        if self.is_event_loop {
+            return self.leave_routine();
+        }
         let fiber = NonNull::from(self.fiber().expect("what gives way is a fiber"));
         let innermost = self.thread().current();
         if self.root() == Some(fiber) {

@@ -63,6 +63,8 @@ pub(crate) struct Worker {
     pub(crate) crew: Arc<Crew>,
     /// Its place among the workers; a guest, which is a worker for a while, has none.
     pub(crate) index: Option<usize>,
+    /// Whether it is a thread's event loop, whose fibers are coroutines: see [`event_loop`](super::event_loop).
+    pub(crate) is_event_loop: bool,
     /// What it sleeps in.
     pub(crate) driver: Box<dyn Driver>,
     /// The state of the thread that drives it, while one does.
@@ -125,11 +127,20 @@ impl Worker {
         Worker::make(desk, crew, None, driver)
     }
 
+    /// A guest whose fibers are coroutines.
+    pub(crate) fn event_loop(crew: Arc<Crew>, desk: &'static Desk, driver: Box<dyn Driver>) -> Worker {
+        Worker {
+            is_event_loop: true,
+            ..Worker::make(desk, crew, None, driver)
+        }
+    }
+
     fn make(desk: &'static Desk, crew: Arc<Crew>, index: Option<usize>, driver: Box<dyn Driver>) -> Worker {
         Worker {
             desk,
             crew,
             index,
+            is_event_loop: false,
             driver,
             thread: Cell::new(ptr::null()),
             context: Context::spent(),
@@ -152,11 +163,17 @@ impl Worker {
         }
     }
 
-    /// The worker that the calling thread is, if it is one.
+    /// The worker of a runtime that the calling thread is, if it is one.
     ///
     /// The reference is good until the fiber that asked is moved to another worker, which only it itself can bring about.
     #[inline(always)]
     pub(crate) fn current() -> Option<&'static Worker> {
+        Worker::here().filter(|worker| !worker.is_event_loop)
+    }
+
+    /// The same, event loops included.
+    #[inline(always)]
+    pub(crate) fn here() -> Option<&'static Worker> {
         let scheduler = Thread::if_any(Thread::scheduler)?;
         // SAFETY: `man` sets it, to a worker, and takes it back before that worker goes away. Code that asks runs on the
         // thread in between: a fiber of this worker never runs again after that.
@@ -330,6 +347,40 @@ impl Worker {
         unsafe { self.ready.push(fiber, self.next_stamp()) };
     }
 
+    /// Makes this an event loop of the calling thread, for good.
+    pub(super) fn belong_to_this_thread(&self) {
+        self.thread.set(Thread::with(ptr::from_ref));
+        // SAFETY: asks for a number.
+        self.desk.thread.store(unsafe { libc::gettid() }, Relaxed);
+    }
+
+    /// Queues what others have left in the inbox. Says how many are in the queue.
+    #[inline]
+    pub(super) fn take_inbox(&self) -> usize {
+        if !self.desk.inbox().is_empty() {
+            self.desk.inbox().take_all(|fiber| {
+                // SAFETY: it was delivered here because it is this worker's and can go on, and it is in the inbox no more.
+                unsafe { self.enqueue(fiber) }
+            });
+        }
+        self.ready.length()
+    }
+
+    /// Takes the first fiber out of the queue.
+    pub(super) fn take_ready(&self) -> Option<NonNull<Scheduled>> {
+        self.ready.pop()
+    }
+
+    /// Takes a fiber that was woken, and is in the queue or about to be, out of it.
+    pub(super) fn take_out(&self, fiber: NonNull<Scheduled>) {
+        // Whoever has claimed its wait, on another thread, may not have delivered it yet.
+        self.take_inbox();
+        while !self.ready.remove(fiber) {
+            crate::primitives::yield_thread();
+            self.take_inbox();
+        }
+    }
+
     /// Whether no fiber here could have a turn now but the one that runs.
     pub(crate) fn has_nobody_else_ready(&self) -> bool {
         self.ready.first_stamp() == u64::MAX
@@ -379,12 +430,7 @@ impl Worker {
             unsafe { self.enqueue(parent) };
         }
         self.chain.set(0);
-        if !self.desk.inbox().is_empty() {
-            self.desk.inbox().take_all(|fiber| {
-                // SAFETY: it was delivered here because it is this worker's and can go on, and it is in the inbox no more.
-                unsafe { self.enqueue(fiber) }
-            });
-        }
+        self.take_inbox();
         if self.desk.roster.first_stamp() < self.ready.first_stamp()
             && let Some(fresh) = self.start_next()
         {
@@ -721,7 +767,7 @@ pub(super) unsafe fn wake(task: NonNull<Task>) {
     let owner = unsafe { fiber.as_ref() }
         .owner()
         .expect("a fiber that waits has a worker");
-    match Worker::current() {
+    match Worker::here() {
         // SAFETY: it is this worker's, waited, and was claimed once.
         Some(worker) if ptr::eq(worker.desk, owner) => unsafe { worker.enqueue(fiber) },
         // SAFETY: it was claimed by the caller.
@@ -731,6 +777,11 @@ pub(super) unsafe fn wake(task: NonNull<Task>) {
 
 impl Scheduler for Worker {
     fn park(&self, timeout: Option<Duration>) {
-        super::park(self, timeout);
+        match timeout {
+            // To a coroutine its thread is a thread.
+            Some(timeout) if self.is_event_loop => std::thread::park_timeout(timeout),
+            None if self.is_event_loop => std::thread::park(),
+            timeout => super::park(self, timeout),
+        }
     }
 }

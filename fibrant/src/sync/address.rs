@@ -22,6 +22,7 @@ use super::someone::{self, Someone, Wish};
 use super::table::{Claimed, Place, Sleeper, Table, Waiter};
 use crate::clock;
 use crate::fiber::WaitReason;
+use crate::fiber::routine::elsewhere;
 use crate::primitives::{full_fence, has_lock, yield_thread};
 use crate::scheduler::{Desk, InTable, Worker};
 use crate::sys::{self, PerProcess};
@@ -176,7 +177,7 @@ pub(crate) fn wait_entered(
     entered: impl FnOnce(),
 ) -> End {
     match who {
-        Who::Fiber(worker) => {
+        Who::Fiber(worker) => elsewhere(|| {
             let target = Target {
                 key,
                 bits: ALL_BITS,
@@ -184,15 +185,9 @@ pub(crate) fn wait_entered(
             };
             let someone = Someone::fiber(&worker.fiber().expect("what waits here is a fiber").task);
             let anyone = Anyone::fiber(&someone, worker, Hunger(0));
-            wait_in(
-                &someone,
-                &[Place::waiter(anyone, key, ALL_BITS)],
-                &[target],
-                deadline,
-                entered,
-            )
-            .0
-        }
+            let place = [Place::waiter(anyone, key, ALL_BITS)];
+            wait_in(&someone, &place, &[target], deadline, entered).0
+        }),
         Who::Thread => {
             let still = || interruptions() == seen;
             // SAFETY: asks for a number.
@@ -205,6 +200,11 @@ pub(crate) fn wait_entered(
 /// Makes the fiber that runs on this worker wait for several things. Also gives the place in the list of the one that was woken, or
 /// that there was no reason to wait for.
 pub(crate) fn wait_for_any(worker: &Worker, targets: &[Target<'_>], deadline: u64) -> (End, usize) {
+    elsewhere(|| wait_for_any_here(worker, targets, deadline))
+}
+
+/// The same, with the places that others find in the frames that follow.
+fn wait_for_any_here(worker: &Worker, targets: &[Target<'_>], deadline: u64) -> (End, usize) {
     let fiber = worker.fiber().expect("what waits here is a fiber");
     let hunger = match targets {
         [one] => Hunger::of_row(&fiber.row, one.key.address),
@@ -368,7 +368,7 @@ pub(crate) fn requeue(
 
 #[cold]
 fn wake_claimed(address: usize, claimed: Claimed<Anyone<'_>>) -> Woken {
-    let own = Worker::current().map_or(ptr::null(), |worker| ptr::from_ref(worker.desk));
+    let own = Worker::here().map_or(ptr::null(), |worker| ptr::from_ref(worker.desk));
     let mut woken = Woken {
         count: claimed.count,
         ..Woken::default()
@@ -432,7 +432,7 @@ fn give_way(woken: Woken) {
     let Some((address, moment, served)) = woken.hungry else {
         return;
     };
-    if worker.is_none() && Worker::current().is_some() {
+    if worker.is_none() && Worker::here().is_some() {
         return; // the runtime's own code, or a signal handler's
     }
     let until = clock::now() + moment;
@@ -503,7 +503,7 @@ pub(crate) fn in_kernel<R>(address: usize, block: impl FnOnce() -> R) -> R {
     let hunger = ROW.with(|row| Hunger::of_row(row, address));
     let slot = slot(address);
     let hungry = u32::from(hunger.moment().is_some());
-    let worker = u32::from(Worker::current().is_some());
+    let worker = u32::from(Worker::here().is_some());
     WORKERS[slot].fetch_add(worker, SeqCst);
     THREADS[slot].fetch_add(1, Relaxed);
     HUNGRY_THREADS[slot].fetch_add(hungry, Relaxed);

@@ -102,7 +102,7 @@ impl Someone {
     pub(crate) fn wait(&self, wish: &Wish<'_>, announce: impl FnOnce() -> bool) -> End {
         match self {
             Someone::Fiber { number, .. } => {
-                let worker = Worker::current().expect("a fiber has a worker");
+                let worker = Worker::here().expect("a fiber has a worker");
                 wait_on_worker(worker, self, number, wish, announce)
             }
             Someone::Thread { state } => {

@@ -6,6 +6,7 @@
 //! - [`pool`]: one per stack size, shared by all threads: idle slots, and the region that fresh ones are cut from;
 //! - [`region`]: address space reserved from the kernel, cut into slots;
 //! - [`guard`]: makes the page below a stack fault; [`limits`]: says which limit was run into, and how to raise it;
+//! - [`shared`]: stacks that several fibers use in turn, as copies;
 //! - [`valgrind`]: tells valgrind where the stacks are.
 //!
 //! ```text
@@ -25,9 +26,11 @@ mod guard;
 mod limits;
 mod pool;
 mod region;
+mod shared;
 mod valgrind;
 
 pub(crate) use cache::Cache;
+pub(crate) use shared::{SharedStack, Tenant};
 
 use super::tls::{Layout, Update};
 use pool::Pool;

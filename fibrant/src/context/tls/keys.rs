@@ -31,6 +31,13 @@ pub(crate) fn note(key: libc::pthread_key_t, destructor: Option<unsafe extern "C
     }
 }
 
+/// The destructor of a key, if it has one.
+pub(crate) fn destructor(key: libc::pthread_key_t) -> Option<unsafe extern "C" fn(*mut c_void)> {
+    let address = DESTRUCTORS.get(key as usize)?.load(Acquire);
+    // SAFETY: it is 0, for none, or the function that `note` was given.
+    unsafe { mem::transmute::<usize, Option<unsafe extern "C" fn(*mut c_void)>>(address) }
+}
+
 /// Runs the destructors of the values of keys that the calling thread has, and of those that they set.
 pub(super) fn end() {
     for _ in 0..ROUNDS {

@@ -1,0 +1,553 @@
+//! Coroutines in libco's manner: resumed by hand, and left by hand or by a call that would have blocked.
+//!
+//! The scheduler's event loop ([`event_loop`](crate::scheduler::event_loop)) makes and drives them for the crate `fibrant-c`; this
+//! file has what a coroutine is, and how the processor comes and goes. It calls `context` for stacks and switches.
+//!
+//! # A coroutine's life
+//!
+//! - **Init**: it has a stack, or a share in one, and has not begun.
+//! - **Running**: somebody has resumed it: it is on the processor, or has resumed another in turn. `parent` leads to its resumer; at
+//!   the end of that chain is the thread's *main routine*, which is the thread itself.
+//! - **Suspended**: it has gone back to its resumer by [`suspend`](Routine::suspend).
+//! - **Waiting**: it has gone back because a call of its would have blocked: its task waits. Whoever ends the wait puts it into the
+//!   event loop's queue.
+//! - **Term**: its function has returned. It may be renewed.
+//!
+//! What is saved of one that is not on the processor is its `context`, whichever of these it is in: one field for each. A switch
+//! leaves the floating-point control words alone, as libco's does.
+//!
+//! # Shared stacks
+//!
+//! One that shares its stack has nothing on it that others may look at while it is suspended, and is brought back to it before it
+//! runs. If the one that switches stands on that very stack, it cannot bring another there: the *ferry* does, a context with a small
+//! stack of its own.
+//!
+//! Whoever waits in the runtime leaves records in its frames for others to find. In a coroutine on a shared stack these must not be
+//! there: [`elsewhere`] runs such calls on a borrowed stack, to which the coroutine goes for as long as they take.
+
+use super::task::{Task, TaskRef};
+use super::thread::{Scheduler, Thread};
+use crate::context::exceptions::{self, Exceptions};
+use crate::context::stack::{SharedStack, Stack, Tenant};
+use crate::context::{self, Context};
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::io;
+use std::mem;
+use std::panic::{self, AssertUnwindSafe};
+use std::ptr::{self, NonNull};
+
+/// The size of the stack that a coroutine on a shared stack borrows for a call that leaves records: enough for any of ours.
+const BORROWED_SIZE: usize = 64 << 10;
+
+/// The size of the ferry's stack.
+const FERRY_SIZE: usize = 16 << 10;
+
+/// What a coroutine runs, as C has it.
+pub type Function = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
+
+/// Where a coroutine is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Stage {
+    Init,
+    Running,
+    Suspended,
+    Waiting,
+    Term,
+}
+
+/// A coroutine, or a thread's main routine. Only its thread touches it.
+#[repr(C)]
+pub struct Routine {
+    /// Where it goes on, while it is not on the processor. First: a task's context leads to its routine.
+    context: Context,
+    /// Who has resumed it, while Running.
+    parent: Cell<*const Routine>,
+    /// What it runs.
+    function: Cell<Function>,
+    argument: Cell<*mut c_void>,
+    place: Place,
+    /// What it waits by, once it has been needed: a task of the scheduler's.
+    task: Cell<Option<NonNull<Task>>>,
+    /// Its thread's.
+    home: Cell<*const Switching>,
+    /// What its user keeps with it.
+    pub(crate) extras: Cell<*mut c_void>,
+    stage: Cell<Stage>,
+    /// Whether it went on from its last wait because somebody resumed it by hand.
+    pub(crate) by_hand: Cell<bool>,
+    /// A word of its user's.
+    pub(crate) mark: Cell<u8>,
+}
+
+/// Where its frames are.
+enum Place {
+    /// The thread's own stack: the main routine.
+    Thread,
+    /// A stack of its own.
+    Own(Stack),
+    /// A share in one.
+    Shared(Tenant),
+    /// Nowhere: what it had must stay untouched, for others may still know of it.
+    Lost,
+}
+
+/// Where a new coroutine gets its stack from.
+pub(crate) enum Wanted {
+    /// One of its own, of at least that size.
+    Own(usize),
+    /// A share in this one, which stays where it is until the coroutine is freed.
+    Shared(NonNull<SharedStack>),
+}
+
+/// What a thread needs to let coroutines switch; the head of its event loop.
+pub(crate) struct Switching {
+    /// The thread itself.
+    pub(crate) main: Routine,
+    /// What makes the thread a worker while a coroutine runs.
+    scheduler: NonNull<dyn Scheduler>,
+    /// Called on a coroutine whose function has returned.
+    at_end: Cell<Option<unsafe fn(NonNull<Routine>)>>,
+    /// The context that moves coroutines in and out of shared stacks, once there is one.
+    ferry: Cell<Option<NonNull<Ferry>>>,
+    /// Where this thread's C++ exceptions in flight are, if that is known.
+    exceptions: Cell<*mut Exceptions>,
+}
+
+struct Ferry {
+    context: Context,
+    stack: Stack,
+    /// Whom it is to bring to its stack.
+    passenger: Cell<*const Routine>,
+}
+
+unsafe extern "C" fn nothing(_: *mut c_void) -> *mut c_void {
+    ptr::null_mut()
+}
+
+impl Switching {
+    /// For the calling thread, which is that worker while a coroutine runs.
+    pub(crate) fn new(scheduler: NonNull<dyn Scheduler>) -> Switching {
+        let main = Routine::make(Place::Thread, nothing, ptr::null_mut(), ptr::null());
+        main.stage.set(Stage::Running);
+        Switching {
+            main,
+            scheduler,
+            at_end: Cell::new(None),
+            ferry: Cell::new(None),
+            exceptions: Cell::new(ptr::null_mut()),
+        }
+    }
+
+    /// Names the function that is called on a coroutine whose own has returned.
+    pub(crate) fn set_at_end(&self, at_end: unsafe fn(NonNull<Routine>)) {
+        self.at_end.set(Some(at_end));
+    }
+
+    /// Where this thread's C++ exceptions in flight are: null, if it can have none.
+    #[inline(always)]
+    fn exceptions(&self) -> *mut Exceptions {
+        let place = self.exceptions.get();
+        if place.is_null() && exceptions::are_known() {
+            self.exceptions.set(Exceptions::place_of_this_thread());
+        }
+        self.exceptions.get()
+    }
+
+    /// Goes from one routine, which runs, to another, whose context is live, until somebody comes back.
+    ///
+    /// # Safety
+    /// Both are this thread's, which this belongs to.
+    #[inline(always)]
+    unsafe fn switch(&self, from: &Routine, to: &Routine) {
+        let exceptions = self.exceptions();
+        // SAFETY: null, or this thread's own.
+        let mine = unsafe { exceptions.as_ref() }.copied();
+        let mut target = &to.context;
+        if let Place::Shared(tenant) = &to.place
+            && !tenant.is_settled()
+        {
+            target = self.bring(from, to, tenant);
+        }
+        // SAFETY: by the caller's promise the target is live, or it is the ferry's, which waits; who runs has a spent context. All of
+        // them are left by this kind of switch.
+        unsafe { context::switch_sharing_float_control(&from.context, target, 0) };
+        if let Some(mine) = mine {
+            // SAFETY: as above.
+            unsafe { *exceptions = mine };
+        }
+    }
+
+    /// Brings a routine to its shared stack; or says that the ferry must, as the caller stands there.
+    #[inline]
+    fn bring<'a>(&'a self, from: &Routine, to: &'a Routine, tenant: &Tenant) -> &'a Context {
+        if from
+            .stands_on()
+            .is_some_and(|own| ptr::eq(own.home(), tenant.home()))
+        {
+            return self.call_ferry(to);
+        }
+        // SAFETY: the caller stands elsewhere.
+        unsafe { to.settle(tenant) };
+        &to.context
+    }
+
+    #[cold]
+    fn call_ferry(&self, passenger: &Routine) -> &Context {
+        let ferry = self.ferry.get().unwrap_or_else(|| {
+            let ferry = Ferry::launch();
+            self.ferry.set(Some(ferry));
+            ferry
+        });
+        // SAFETY: it lives as long as this.
+        let ferry = unsafe { ferry.as_ref() };
+        ferry.passenger.set(passenger);
+        &ferry.context
+    }
+}
+
+impl Drop for Switching {
+    fn drop(&mut self) {
+        if let Some(ferry) = self.ferry.take() {
+            // SAFETY: it was leaked from a box in `launch`, and nobody stands on its stack: it waits for a passenger.
+            let ferry = unsafe { Box::from_raw(ferry.as_ptr()) };
+            Thread::with(|thread| thread.stacks.put(ferry.stack));
+        }
+    }
+}
+
+impl Ferry {
+    fn launch() -> NonNull<Ferry> {
+        let stack = Thread::with(|thread| thread.stacks.take(FERRY_SIZE, false, &thread.counters));
+        let stack = stack.unwrap_or_else(|error| panic!("no stack to move coroutines from: {error}"));
+        let ferry = NonNull::from(Box::leak(Box::new(Ferry {
+            context: Context::spent(),
+            stack,
+            passenger: Cell::new(ptr::null()),
+        })));
+        // SAFETY: it was just made.
+        let this = unsafe { ferry.as_ref() };
+        // SAFETY: the stack is new, and its context spent.
+        unsafe {
+            let top = this.stack.top().as_ptr();
+            this.context
+                .prepare(&this.stack, top, Ferry::serve, ferry.as_ptr().cast());
+        }
+        ferry
+    }
+
+    /// # Safety
+    /// The first function on the ferry's stack; `data` is the ferry.
+    unsafe extern "C" fn serve(data: *mut (), _: usize) -> ! {
+        context::started();
+        // SAFETY: by the contract; it lives as long as anybody switches to it.
+        let ferry = unsafe { &*data.cast::<Ferry>() };
+        loop {
+            // SAFETY: whoever switches here has named a passenger, which is not on the processor.
+            let passenger = unsafe { &*ferry.passenger.get() };
+            if let Place::Shared(tenant) = &passenger.place {
+                // SAFETY: this stands on a stack of its own.
+                unsafe { passenger.settle(tenant) };
+            }
+            // SAFETY: the passenger's context is live, and was left by this kind of switch or prepared.
+            unsafe { context::switch_sharing_float_control(&ferry.context, &passenger.context, 0) };
+        }
+    }
+}
+
+impl Routine {
+    fn make(place: Place, function: Function, argument: *mut c_void, home: *const Switching) -> Routine {
+        Routine {
+            context: Context::spent(),
+            parent: Cell::new(ptr::null()),
+            function: Cell::new(function),
+            argument: Cell::new(argument),
+            place,
+            task: Cell::new(None),
+            home: Cell::new(home),
+            extras: Cell::new(ptr::null_mut()),
+            stage: Cell::new(Stage::Init),
+            by_hand: Cell::new(false),
+            mark: Cell::new(0),
+        }
+    }
+
+    /// A coroutine that will run `function(argument)`.
+    #[inline]
+    pub(crate) fn new(
+        wanted: Wanted,
+        function: Function,
+        argument: *mut c_void,
+        thread: &Thread,
+        home: &Switching,
+    ) -> io::Result<Box<Routine>> {
+        thread.counters.fibers_created.increment();
+        let place = match wanted {
+            Wanted::Own(size) => Place::Own(thread.stacks.take(size, false, &thread.counters)?),
+            // SAFETY: whoever makes it promises that the stack stays.
+            Wanted::Shared(stack) => Place::Shared(unsafe { Tenant::new(stack) }),
+        };
+        Ok(Box::new(Routine::make(place, function, argument, home)))
+    }
+
+    /// The routine whose context this is.
+    ///
+    /// # Safety
+    /// It is a routine's.
+    #[inline]
+    pub(crate) unsafe fn of_context(context: *const Context) -> NonNull<Routine> {
+        // SAFETY: the context is the first field.
+        unsafe { NonNull::new_unchecked(context.cast_mut().cast()) }
+    }
+
+    /// Where it goes on.
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Where it is in its life.
+    #[inline]
+    pub(crate) fn stage(&self) -> Stage {
+        self.stage.get()
+    }
+
+    /// Whether it is the thread itself.
+    #[inline]
+    pub(crate) fn is_main(&self) -> bool {
+        matches!(self.place, Place::Thread)
+    }
+
+    /// The task that it waits by.
+    #[inline]
+    pub(crate) fn task(&self) -> Option<NonNull<Task>> {
+        self.task.get()
+    }
+
+    /// Gives it a task to wait by, or takes it away.
+    pub(crate) fn set_task(&self, task: Option<NonNull<Task>>) {
+        self.task.set(task);
+    }
+
+    /// The stack that its frames are on, for the message that it was too small.
+    pub(super) fn stack(&self) -> Option<&Stack> {
+        match &self.place {
+            Place::Own(stack) => Some(stack),
+            Place::Shared(tenant) => Some(tenant.home().stack()),
+            Place::Thread | Place::Lost => None,
+        }
+    }
+
+    /// Its share in a stack, if it stands there, and not on a borrowed one.
+    #[inline]
+    fn stands_on(&self) -> Option<&Tenant> {
+        match &self.place {
+            Place::Shared(tenant) if ptr::eq(tenant.left_by(), &self.context) => Some(tenant),
+            _ => None,
+        }
+    }
+
+    /// Whether records of a wait must not be in the frames of the code that calls this, which it runs.
+    #[inline]
+    pub(crate) fn keeps_no_records(&self) -> bool {
+        self.stands_on().is_some()
+    }
+
+    /// The head of its event loop.
+    #[inline]
+    pub(crate) fn home(&self) -> *const Switching {
+        self.home.get()
+    }
+
+    /// Moves one that does not wait to the event loop that its thread has now.
+    pub(crate) fn set_home(&self, home: &Switching) {
+        self.home.set(home);
+    }
+
+    /// Brings it, which has this share in a stack, to that stack; and lets it begin there, if it has not.
+    ///
+    /// # Safety
+    /// The caller stands on another stack. Neither it nor the occupant is on the processor.
+    #[inline]
+    unsafe fn settle(&self, tenant: &Tenant) {
+        // SAFETY: by the caller's promise.
+        unsafe { tenant.settle() };
+        if tenant.is_new() {
+            tenant.set_left_by(&self.context);
+            self.prepare(tenant.home().stack());
+        }
+    }
+
+    /// Writes the frame from which it begins.
+    fn prepare(&self, stack: &Stack) {
+        let data = ptr::from_ref(self).cast_mut().cast();
+        // SAFETY: nothing stands on the stack, and the context is spent.
+        unsafe { self.context.prepare(stack, stack.top().as_ptr(), enter, data) };
+    }
+
+    /// Makes it begin, or go on, until it comes back here. Returns the stage that it has come to.
+    ///
+    /// # Safety
+    /// It is this thread's, which `switching` belongs to; and in Init, Suspended, or Waiting with a wait that has ended.
+    #[inline(always)]
+    pub(crate) unsafe fn resume(&self, thread: &Thread, switching: &Switching) -> Stage {
+        if self.stage.get() == Stage::Init
+            && let Place::Own(stack) = &self.place
+        {
+            self.prepare(stack);
+        }
+        let former = thread.begin_routine(self, switching.scheduler);
+        let resumer = match former.routine {
+            // SAFETY: a routine that runs is alive.
+            Some(routine) => unsafe { &*routine.as_ptr() },
+            None => &switching.main,
+        };
+        self.parent.set(resumer);
+        self.stage.set(Stage::Running);
+        // SAFETY: by the caller's promise its context is live; the resumer runs, here.
+        unsafe { switching.switch(resumer, self) };
+        thread.end_routine(former);
+        thread.counters.switches.add(2);
+        self.stage.get()
+    }
+
+    /// Goes back to the resumer of the routine that runs, which this is, until it is resumed again.
+    ///
+    /// # Safety
+    /// It runs, here, and is not the main routine; `switching` is its thread's.
+    #[inline(always)]
+    pub(crate) unsafe fn suspend(&self, switching: &Switching, stage: Stage) {
+        self.stage.set(stage);
+        // SAFETY: it runs, so it has a resumer, which has left itself by a switch to it.
+        unsafe { switching.switch(self, &*self.parent.get()) };
+    }
+
+    /// Makes one that does not run as if it had not begun. Its task has no wait.
+    pub(crate) fn renew(&self) {
+        if let Place::Shared(tenant) = &self.place {
+            tenant.forget();
+        }
+        self.stage.set(Stage::Init);
+    }
+
+    /// Gives its stack up without putting it back: others may still look at what is on it.
+    pub(crate) fn lose_stack(&mut self) {
+        mem::forget(mem::replace(&mut self.place, Place::Lost));
+    }
+
+    /// Frees one that does not run, and puts its stack back. Its task has no wait.
+    #[inline]
+    pub(crate) fn free(self: Box<Self>, thread: &Thread) {
+        if let Some(task) = self.task.take() {
+            // SAFETY: one counted reference was the routine's.
+            drop(unsafe { TaskRef::from_raw(task) });
+        }
+        if self.stage.get() != Stage::Term {
+            thread.counters.fibers_ended.increment();
+        }
+        match self.place {
+            Place::Own(stack) => thread.stacks.put(stack),
+            Place::Shared(tenant) => tenant.leave(&thread.stacks),
+            Place::Thread | Place::Lost => {}
+        }
+    }
+}
+
+/// The first and last function on a coroutine's stack.
+///
+/// # Safety
+/// `data` is the routine, which runs.
+unsafe extern "C" fn enter(data: *mut (), _: usize) -> ! {
+    context::started();
+    // SAFETY: by the contract; a routine that runs is alive.
+    let routine = unsafe { &*data.cast::<Routine>() };
+    // SAFETY: its event loop is there while it runs.
+    let switching = unsafe { &*routine.home.get() };
+    // SAFETY: null, or this thread's own.
+    if let Some(exceptions) = unsafe { switching.exceptions().as_mut() } {
+        *exceptions = Exceptions::default();
+    }
+    // SAFETY: whoever made the coroutine has said that this may be called. What unwinds out of it ends the process.
+    unsafe { (routine.function.get())(routine.argument.get()) };
+    if let Some(at_end) = switching.at_end.get() {
+        // SAFETY: it is called on the coroutine.
+        unsafe { at_end(NonNull::from(routine)) };
+    }
+    Thread::with(|thread| thread.counters.fibers_ended.increment());
+    if let Place::Shared(tenant) = &routine.place {
+        // What it has there is of no use to anybody.
+        tenant.forget();
+    }
+    // SAFETY: it runs.
+    unsafe { routine.suspend(switching, Stage::Term) };
+    unreachable!("a coroutine that has ended is not resumed");
+}
+
+/// Calls `f`, which leaves records of a wait in its frames, where that is allowed: right here, unless the caller runs on a shared
+/// stack.
+#[inline]
+pub(crate) fn elsewhere<R>(f: impl FnOnce() -> R) -> R {
+    match Thread::if_any(Thread::routine) {
+        // SAFETY: the routine that runs is alive.
+        Some(routine) if unsafe { routine.as_ref() }.keeps_no_records() => {
+            // SAFETY: as above.
+            on_borrowed_stack(unsafe { &*routine.as_ptr() }, f)
+        }
+        _ => f(),
+    }
+}
+
+/// A call that is made on a borrowed stack, in the frame of the one that makes it.
+struct Call<F, R> {
+    /// Where that goes on.
+    back: Context,
+    f: Option<F>,
+    result: Option<std::thread::Result<R>>,
+}
+
+#[cold]
+fn on_borrowed_stack<F: FnOnce() -> R, R>(routine: &Routine, f: F) -> R {
+    let Some(tenant) = routine.stands_on() else {
+        return f();
+    };
+    let stack = Thread::with(|thread| thread.stacks.take(BORROWED_SIZE, false, &thread.counters));
+    let stack = stack.unwrap_or_else(|error| panic!("no stack to wait on: {error}"));
+    let mut call = Call {
+        back: Context::spent(),
+        f: Some(f),
+        result: None,
+    };
+    let there = Context::spent();
+    // SAFETY: the stack is new, and the context spent.
+    unsafe {
+        let top = stack.top().as_ptr();
+        there.prepare(&stack, top, make_call::<F, R>, (&raw mut call).cast());
+    }
+    tenant.set_left_by(&call.back);
+    // SAFETY: it was just prepared; this frame waits in the other.
+    unsafe { context::switch_sharing_float_control(&call.back, &there, 0) };
+    tenant.set_left_by(&routine.context);
+    Thread::with(|thread| thread.stacks.put(stack));
+    match call.result.take().expect("the call has been made") {
+        Ok(result) => result,
+        Err(payload) => panic::resume_unwind(payload),
+    }
+}
+
+/// The first and last function on a borrowed stack.
+///
+/// # Safety
+/// `data` is such a call, whose frame is in place whenever this runs.
+unsafe extern "C" fn make_call<F: FnOnce() -> R, R>(data: *mut (), _: usize) -> ! {
+    context::started();
+    let call = data.cast::<Call<F, R>>();
+    // SAFETY: by the contract. It may have been moved out and back in between, always to the same place, so it is reached by its
+    // address each time.
+    unsafe {
+        let f = (*call).f.take().expect("a call is made once");
+        let result = panic::catch_unwind(AssertUnwindSafe(f));
+        (*call).result = Some(result);
+        // SAFETY: the caller waits there, left by this kind of switch.
+        context::leave(&(*call).back, true, 0)
+    }
+}

@@ -1,0 +1,247 @@
+//! Coroutines that are resumed by hand, with an event loop per thread: what libco's functions in the crate `fibrant-c` are made of.
+//!
+//! It wires the scheduler's event loop to the I/O manager, and gives it names. It is public for that crate only: no promise is made
+//! about it. A coroutine is a `NonNull<Routine>` here, as C has it; whoever holds one sees to it that it has not been released, and
+//! uses it on the thread that has made it.
+
+use crate::clock;
+use crate::context::stack::SharedStack;
+use crate::fiber::routine::{Stage, Wanted};
+use crate::fiber::{Outcome, TaskRef, Thread, WaitNumber};
+use crate::io::Reactor;
+use crate::scheduler::WaitEnd;
+use crate::scheduler::event_loop::EventLoop;
+use crate::{hook, scheduler, sync, sys};
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::io;
+use std::ptr::NonNull;
+use std::time::Duration;
+
+pub use crate::fiber::routine::{Function, Routine};
+pub use crate::scheduler::event_loop::Refusal;
+
+/// Stacks that coroutines share.
+pub struct SharedStacks {
+    stacks: Vec<NonNull<SharedStack>>,
+    next: Cell<usize>,
+    /// The thread whose coroutines use them: they cannot be another's.
+    thread: std::thread::ThreadId,
+}
+
+impl SharedStacks {
+    /// So many stacks of at least that size.
+    pub fn new(count: usize, size: usize) -> io::Result<SharedStacks> {
+        if count == 0 || cfg!(fibrant_asan) {
+            let problem =
+                "there must be a stack to share; and AddressSanitizer does not know of frames that move";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        }
+        let mut stacks = SharedStacks {
+            stacks: Vec::new(),
+            next: Cell::new(0),
+            thread: std::thread::current().id(),
+        };
+        for _ in 0..count {
+            stacks.stacks.push(EventLoop::take_shared(size)?);
+        }
+        Ok(stacks)
+    }
+
+    /// The next one in turn.
+    fn next(&self) -> NonNull<SharedStack> {
+        let index = self.next.get();
+        self.next.set((index + 1) % self.stacks.len());
+        self.stacks[index]
+    }
+}
+
+impl Drop for SharedStacks {
+    /// Stacks that coroutines still have a share in go with the last of them. On another thread they are lost.
+    fn drop(&mut self) {
+        if self.thread == std::thread::current().id() {
+            for &stack in &self.stacks {
+                // SAFETY: `new` has taken it, on this thread, and nobody else gives shares.
+                unsafe { EventLoop::give_back_shared(stack) };
+            }
+        }
+    }
+}
+
+/// This thread's event loop; made, if it has none yet.
+fn event_loop() -> io::Result<&'static EventLoop> {
+    if let Some(existing) = EventLoop::existing() {
+        return Ok(existing);
+    }
+    // A forked child has its own things from now on.
+    sys::begin_anew(|| {
+        scheduler::forget_parents();
+        crate::io::forget_parents();
+        hook::forget_parents();
+    });
+    sync::address::prepare();
+    hook::prepare();
+    EventLoop::make(|desk| Ok(Box::new(Reactor::new(desk)?)))
+}
+
+/// Makes this thread's event loop, if it has none yet, and gives its main routine. `at_end` is called on each coroutine whose
+/// function has returned.
+pub fn prepare(at_end: unsafe fn(NonNull<Routine>)) -> io::Result<NonNull<Routine>> {
+    let event_loop = event_loop()?;
+    event_loop.switching.set_at_end(at_end);
+    Ok(NonNull::from(&event_loop.switching.main))
+}
+
+/// This thread's main routine, if it has an event loop.
+pub fn main() -> Option<NonNull<Routine>> {
+    EventLoop::existing().map(|event_loop| NonNull::from(&event_loop.switching.main))
+}
+
+/// The coroutine that runs on this thread, if one does.
+#[inline]
+pub fn current() -> Option<NonNull<Routine>> {
+    Thread::if_any(Thread::routine)
+}
+
+/// A coroutine that will run `function(argument)`, on a stack of its own of that size.
+///
+/// # Safety
+/// The function may be called so, on this thread, again after each reset; what it runs keeps no state in thread-locals across a
+/// wait, unless it is meant to be shared by the thread's coroutines.
+pub unsafe fn create(
+    stack_size: usize,
+    function: Function,
+    argument: *mut c_void,
+) -> io::Result<NonNull<Routine>> {
+    event_loop()?.create(Wanted::Own(stack_size), function, argument)
+}
+
+/// The same, on one of several shared stacks. They may go before the coroutine does.
+///
+/// # Safety
+/// As for [`create`]; and nobody has a pointer to something on its stack while it is suspended.
+pub unsafe fn create_shared(
+    stacks: &SharedStacks,
+    function: Function,
+    argument: *mut c_void,
+) -> io::Result<NonNull<Routine>> {
+    if stacks.thread != std::thread::current().id() {
+        let problem = "shared stacks are for coroutines of the thread that has made them";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+    }
+    event_loop()?.create(Wanted::Shared(stacks.next()), function, argument)
+}
+
+/// Makes a coroutine begin or go on until it comes back: by [`suspend`], by a call that would have blocked, or by its end.
+///
+/// # Safety
+/// It has not been released.
+#[inline]
+pub unsafe fn resume(routine: NonNull<Routine>) -> Result<(), Refusal> {
+    // SAFETY: by the caller's promise.
+    unsafe { EventLoop::resume(routine) }.map(drop)
+}
+
+/// Goes back to the resumer of the coroutine that runs here. Says whether there was one: not on the main routine.
+#[inline]
+pub fn suspend() -> bool {
+    EventLoop::suspend()
+}
+
+/// Makes a coroutine that does not run as it was when it was made.
+///
+/// # Safety
+/// It has not been released. Whatever it has in its frames is forgotten.
+pub unsafe fn reset(routine: NonNull<Routine>) -> Result<(), Refusal> {
+    // SAFETY: by the caller's promise.
+    unsafe { EventLoop::reset(routine) }
+}
+
+/// Frees a coroutine that does not run.
+///
+/// # Safety
+/// It has not been released. Whatever it has in its frames is forgotten.
+pub unsafe fn release(routine: NonNull<Routine>) -> Result<(), Refusal> {
+    // SAFETY: by the caller's promise.
+    unsafe { EventLoop::release(routine) }
+}
+
+/// Turns the hooks on or off for the coroutine that runs here. They have no effect on the main routine.
+pub fn set_hooked(yes: bool) {
+    if let Some(routine) = current() {
+        // SAFETY: it runs, so it is there.
+        EventLoop::set_hooked(unsafe { routine.as_ref() }, yes);
+    }
+}
+
+impl Routine {
+    /// What its user keeps with it.
+    #[inline]
+    pub fn extras(&self) -> &Cell<*mut c_void> {
+        &self.extras
+    }
+
+    /// Some bits of its user's.
+    #[inline]
+    pub fn mark(&self) -> &Cell<u8> {
+        &self.mark
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.stage() == Stage::Term
+    }
+
+    /// Whether it is a thread's main routine.
+    pub fn is_threads_own(&self) -> bool {
+        self.is_main()
+    }
+}
+
+/// The destructor of a key of pthread's, if it has one.
+pub fn key_destructor(key: libc::pthread_key_t) -> Option<unsafe extern "C" fn(*mut c_void)> {
+    crate::context::tls::keys::destructor(key)
+}
+
+/// Resumes coroutines of this thread as they become ready. If there is an `after`, it is called after each turn, at least every
+/// millisecond, until it says that it is enough; otherwise this does not return.
+pub fn run(after: Option<impl FnMut() -> bool>) -> io::Result<()> {
+    event_loop()?.run(after);
+    Ok(())
+}
+
+/// What ends a coroutine's [`wait`]. May be used on any thread.
+pub struct Waker(TaskRef, WaitNumber);
+
+impl Waker {
+    /// Ends the wait: its event loop will resume the coroutine. Says whether it had not ended yet.
+    pub fn wake(&self) -> bool {
+        let claimed = self.0.wait.claim(self.1, Outcome::Woken);
+        if claimed {
+            // SAFETY: its wait was just claimed.
+            unsafe { self.0.wake() };
+        }
+        claimed
+    }
+}
+
+/// How a [`wait`] has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// By its [`Waker`], or by a resumption by hand.
+    Woken,
+    /// The time was up.
+    TimedOut,
+    /// It did not begin: there is no coroutine to wait on the main routine.
+    OnMain,
+}
+
+/// Makes the coroutine that runs here wait, at most for that time. `announce` gets what ends the wait, and does not wait itself.
+pub fn wait(timeout: Option<Duration>, announce: impl FnOnce(Waker)) -> Waited {
+    let deadline = timeout.map_or(clock::NEVER, clock::after);
+    match EventLoop::wait(deadline, |task, number| announce(Waker(task, number))) {
+        None => Waited::OnMain,
+        Some(WaitEnd::TimedOut) => Waited::TimedOut,
+        Some(_) => Waited::Woken,
+    }
+}
