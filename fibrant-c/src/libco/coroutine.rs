@@ -10,6 +10,21 @@ use std::ptr::{self, NonNull};
 const DEFAULT_STACK: usize = 128 << 10;
 const LARGEST_STACK: usize = 8 << 20;
 
+/// The body of a function that is another one by another name. It jumps there: what is switched away from must not return to a frame
+/// in between.
+macro_rules! jump_to {
+    ($function:path) => {
+        std::arch::naked_asm!(
+            #[cfg(target_arch = "x86_64")]
+            "jmp {function}",
+            #[cfg(target_arch = "aarch64")]
+            "b {function}",
+            function = sym $function,
+        )
+    };
+}
+pub(super) use jump_to;
+
 /// What a coroutine is made with. Packed, as libco has it.
 #[repr(C, packed)]
 #[derive(Clone, Copy)]
@@ -88,30 +103,31 @@ pub unsafe extern "C" fn co_create(
 ///
 /// # Safety
 /// It is null or has not been released.
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn co_resume(co: *mut Routine) {
-    if let Some(co) = NonNull::new(co) {
-        // SAFETY: the caller's promise. libco has no way to say that it was refused.
-        let _ = unsafe { routine::resume(co) };
-    }
+    jump_to!(routine::resume)
 }
 
 /// Goes back to the resumer of the coroutine that runs. On the main routine nothing happens.
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn co_yield_ct() {
-    routine::suspend();
+    jump_to!(routine::suspend)
 }
 
 /// The same: it is always the one that runs that yields.
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn co_yield(_: *mut Routine) {
-    routine::suspend();
+    jump_to!(routine::suspend)
 }
 
 /// The same.
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn co_yield_env(_: *mut c_void) {
-    routine::suspend();
+    jump_to!(routine::suspend)
 }
 
 /// Frees a coroutine that does not run, and all that it has. What is in its frames is forgotten.

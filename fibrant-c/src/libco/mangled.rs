@@ -2,9 +2,9 @@
 //! that were compiled against those ask for these names.
 
 use super::condition::{self, CoMutex, Condition};
-use super::coroutine::{self, Attributes};
+use super::coroutine::{self, Attributes, jump_to};
 use super::{event_loop, specific};
-use fibrant::routine::{Function, Routine, SharedStacks};
+use fibrant::routine::{self, Function, Routine, SharedStacks};
 use libc::{c_char, c_int, c_void, nfds_t, pollfd, pthread_key_t, size_t, sockaddr, socklen_t};
 
 /// Defines a function that calls another, under a name of C++'s.
@@ -27,10 +27,6 @@ macro_rules! mangled {
 
 mangled! {
     "_Z9co_createPP13stCoRoutine_tPK17stCoRoutineAttr_tPFPvS5_ES5_" create (co: *mut *mut Routine, attributes: *const Attributes, function: Option<Function>, argument: *mut c_void) -> c_int => coroutine::co_create;
-    "_Z9co_resumeP13stCoRoutine_t" resume (co: *mut Routine) => coroutine::co_resume;
-    "_Z8co_yieldP13stCoRoutine_t" yield_it (co: *mut Routine) => coroutine::co_yield;
-    "_Z11co_yield_ctv" yield_now () => coroutine::co_yield_ct;
-    "_Z12co_yield_envP16stCoRoutineEnv_t" yield_env (environment: *mut c_void) => coroutine::co_yield_env;
     "_Z10co_releaseP13stCoRoutine_t" release (co: *mut Routine) => coroutine::co_release;
     "_Z7co_freeP13stCoRoutine_t" free (co: *mut Routine) => coroutine::co_free;
     "_Z8co_resetP13stCoRoutine_t" reset (co: *mut Routine) => coroutine::co_reset;
@@ -64,4 +60,28 @@ mangled! {
     "_ZN10clsCoMutexD2Ev" mutex_base_destroyed (place: *mut CoMutex) => CoMutex::destroy;
     "_ZN10clsCoMutex6CoLockEv" mutex_lock (place: *mut CoMutex) => CoMutex::lock;
     "_ZN10clsCoMutex8CoUnLockEv" mutex_unlock (place: *mut CoMutex) => CoMutex::unlock;
+}
+
+/// Defines a function that switches, under a name of C++'s.
+macro_rules! mangled_switch {
+    ($($name:literal $own:ident ($($argument:ident: $type:ty)?) => $function:path;)+) => {
+        $(
+            /// Another name for the function.
+            ///
+            /// # Safety
+            /// As the function that it is.
+            #[unsafe(naked)]
+            #[unsafe(export_name = $name)]
+            pub unsafe extern "C" fn $own($($argument: $type)?) {
+                jump_to!($function)
+            }
+        )+
+    };
+}
+
+mangled_switch! {
+    "_Z9co_resumeP13stCoRoutine_t" resume (co: *mut Routine) => routine::resume;
+    "_Z8co_yieldP13stCoRoutine_t" yield_it (co: *mut Routine) => routine::suspend;
+    "_Z11co_yield_ctv" yield_now () => routine::suspend;
+    "_Z12co_yield_envP16stCoRoutineEnv_t" yield_env (environment: *mut c_void) => routine::suspend;
 }

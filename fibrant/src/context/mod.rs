@@ -15,6 +15,8 @@
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 mod arch;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use arch::naked_crossing;
 pub(crate) mod exceptions;
 mod sanitizer;
 pub(crate) mod stack;

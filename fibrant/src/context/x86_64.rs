@@ -243,6 +243,59 @@ pub(super) unsafe fn switch_sharing_float_control(
     unsafe { switch!(from, to, argument, control_words: [] [], thread_pointer: []) }
 }
 
+/// The body of a naked function for C that calls `depart`, with its own argument, and makes the switch between the two contexts that
+/// this gives, as [`switch_sharing_float_control`] does; none, if the first is null. It keeps the registers that a function must, and
+/// leaves by a jump: see above.
+macro_rules! naked_crossing {
+    ($depart:path) => {
+        std::arch::naked_asm!(
+            ".cfi_startproc",
+            "push rax", // the stack is aligned in calls
+            ".cfi_adjust_cfa_offset 8",
+            "call {depart}",
+            "pop rcx",
+            ".cfi_adjust_cfa_offset -8",
+            "test rax, rax",
+            "jz 5f",
+            "push r12",
+            "push r13",
+            "push r14",
+            "push r15",
+            ".cfi_adjust_cfa_offset 32",
+            "mov r8, [rdx]",
+            "lea rcx, [rip + 4f]",
+            "mov [rsp - 0x08], rcx",
+            "mov [rsp - 0x10], rbp",
+            "mov [rsp - 0x18], rbx",
+            "lea r9, [rsp - 0x20]",
+            "mov [rax], r9",
+            "xor edx, edx",
+            "mov rbx, [r8 + 0x08]",
+            "mov rbp, [r8 + 0x10]",
+            "mov r9, [r8 + 0x18]",
+            "lea rsp, [r8 + 0x20]",
+            "jmp r9",
+            "4:",
+            "pop r15",
+            "pop r14",
+            "pop r13",
+            "pop r12",
+            ".cfi_adjust_cfa_offset -32",
+            "pop rcx",
+            ".cfi_adjust_cfa_offset -8",
+            ".cfi_register rip, rcx",
+            "jmp rcx",
+            "5:",
+            ".cfi_restore rip",
+            ".cfi_adjust_cfa_offset 8",
+            "ret",
+            ".cfi_endproc",
+            depart = sym $depart,
+        )
+    };
+}
+pub(crate) use naked_crossing;
+
 /// [`switch()`], and `fs` gets a new base.
 ///
 /// # Safety

@@ -138,24 +138,21 @@ impl Thread {
         self.routine.get()
     }
 
-    /// Makes a coroutine the one that runs here, and the thread its worker. Returns what was.
+    /// Makes a coroutine the one that runs here, and the thread its worker. What follows is not the scheduler's code.
     #[inline(always)]
-    pub(super) fn begin_routine(&self, routine: &Routine, scheduler: NonNull<dyn Scheduler>) -> Former {
-        Former {
-            routine: self.routine.replace(Some(NonNull::from(routine))),
-            task: self.task.replace(routine.task()),
-            current: self.current.replace(None),
-            scheduler: self.scheduler.replace(Some(scheduler)),
-        }
+    pub(super) fn set_routine(&self, routine: &Routine, scheduler: NonNull<dyn Scheduler>) {
+        self.routine.set(Some(NonNull::from(routine)));
+        self.task.set(routine.task());
+        self.scheduler.set(Some(scheduler));
+        self.busy.set(0);
     }
 
-    /// Makes things as they were. What runs now is not the scheduler's code.
+    /// Makes the thread one that runs no coroutine.
     #[inline(always)]
-    pub(super) fn end_routine(&self, former: Former) {
-        self.routine.set(former.routine);
-        self.task.set(former.task);
-        self.current.set(former.current);
-        self.scheduler.set(former.scheduler);
+    pub(super) fn end_routines(&self) {
+        self.routine.set(None);
+        self.task.set(None);
+        self.scheduler.set(None);
         self.busy.set(0);
     }
 
@@ -295,14 +292,6 @@ impl Thread {
         self.ids.set((first + 1, first + ID_BATCH));
         first
     }
-}
-
-/// What ran on a thread before a coroutine was resumed there.
-pub(super) struct Former {
-    pub(super) routine: Option<NonNull<Routine>>,
-    task: Option<NonNull<Task>>,
-    current: Option<NonNull<Block>>,
-    scheduler: Option<NonNull<dyn Scheduler>>,
 }
 
 /// What a worker does for this module, which is below the scheduler and does not know it.

@@ -5,8 +5,9 @@
 //! uses it on the thread that has made it.
 
 use crate::clock;
+use crate::context;
 use crate::context::stack::SharedStack;
-use crate::fiber::routine::{Stage, Wanted};
+use crate::fiber::routine::{Crossing, Stage, Wanted, define_crossing};
 use crate::fiber::{Outcome, TaskRef, Thread, WaitNumber};
 use crate::io::Reactor;
 use crate::scheduler::WaitEnd;
@@ -132,20 +133,37 @@ pub unsafe fn create_shared(
     event_loop()?.create(Wanted::Shared(stacks.next()), function, argument)
 }
 
-/// Makes a coroutine begin or go on until it comes back: by [`suspend`], by a call that would have blocked, or by its end.
-///
-/// # Safety
-/// It has not been released.
-#[inline]
-pub unsafe fn resume(routine: NonNull<Routine>) -> Result<(), Refusal> {
-    // SAFETY: by the caller's promise.
-    unsafe { EventLoop::resume(routine) }.map(drop)
+define_crossing! {
+    /// Makes a coroutine begin or go on until it comes back: by [`suspend`], by a call that would have blocked, or by its end. One that
+    /// has ended, that runs, or that is another thread's is left alone.
+    ///
+    /// # Safety
+    /// It is null or has not been released.
+    resume(routine: *mut Routine), depart_to
 }
 
-/// Goes back to the resumer of the coroutine that runs here. Says whether there was one: not on the main routine.
-#[inline]
-pub fn suspend() -> bool {
-    EventLoop::suspend()
+/// # Safety
+/// As for [`resume`]; the switch follows.
+unsafe extern "C" fn depart_to(routine: *mut Routine) -> Crossing {
+    // SAFETY: by the caller's promise.
+    NonNull::new(routine).map_or(Crossing::NONE, |routine| unsafe {
+        EventLoop::depart_to(routine).unwrap_or(Crossing::NONE)
+    })
+}
+
+define_crossing! {
+    /// Goes back to the resumer of the coroutine that runs here. Nothing happens on the main routine.
+    ///
+    /// # Safety
+    /// None is needed: C calls it.
+    suspend(), depart_from_current
+}
+
+/// # Safety
+/// The switch follows.
+unsafe extern "C" fn depart_from_current() -> Crossing {
+    // SAFETY: by the caller's promise.
+    unsafe { EventLoop::depart_from_current() }.unwrap_or(Crossing::NONE)
 }
 
 /// Makes a coroutine that does not run as it was when it was made.

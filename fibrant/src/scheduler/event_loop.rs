@@ -16,7 +16,7 @@ use super::turn::{WaitEnd, Waiting};
 use super::worker::Worker;
 use crate::clock;
 use crate::context::stack::{MIN_SIZE, SharedStack};
-use crate::fiber::routine::{Function, Routine, Stage, Switching, Wanted};
+use crate::fiber::routine::{Crossing, Function, Routine, Stage, Switching, Wanted};
 use crate::fiber::{Scheduler, Task, TaskRef, Thread, WaitNumber, WaitReason};
 use crate::sys::{self, PerProcess};
 use std::cell::Cell;
@@ -154,8 +154,9 @@ impl EventLoop {
     #[inline]
     fn of(routine: &Routine) -> Result<&'static EventLoop, Refusal> {
         let own = LOOP.get();
-        if ptr::eq(own.cast(), routine.home()) {
-            // SAFETY: as in `existing`; a coroutine has one, so it is not null.
+        // SAFETY: as in `existing`; a coroutine has one, so it is not null.
+        if ptr::eq(own.cast(), routine.home()) && unsafe { (*own).process } == sys::process() {
+            // SAFETY: as above.
             return Ok(unsafe { &*own });
         }
         EventLoop::adopt(routine)
@@ -178,13 +179,13 @@ impl EventLoop {
         Ok(own)
     }
 
-    /// Makes a coroutine begin or go on until it comes back. One that waits in a call that may end early, such as a sleep or a poll,
-    /// goes on from there.
+    /// Makes ready for a switch to a coroutine, by which it begins or goes on until it comes back. One that waits in a call that may
+    /// end early, such as a sleep or a poll, goes on from there.
     ///
     /// # Safety
-    /// It is alive.
-    #[inline]
-    pub(crate) unsafe fn resume(routine: NonNull<Routine>) -> Result<Stage, Refusal> {
+    /// It is alive. The switch follows.
+    #[inline(always)]
+    pub(crate) unsafe fn depart_to(routine: NonNull<Routine>) -> Result<Crossing, Refusal> {
         // SAFETY: by the caller's promise.
         let routine = unsafe { routine.as_ref() };
         let own = EventLoop::of(routine)?;
@@ -195,7 +196,7 @@ impl EventLoop {
             Stage::Waiting => own.end_wait(routine)?,
         }
         // SAFETY: it is in the right stage, and this thread's.
-        Ok(unsafe { routine.resume(own.thread(), &own.switching) })
+        Ok(unsafe { routine.depart_to(own.thread(), &own.switching) })
     }
 
     /// Ends the wait of a coroutine that somebody resumes by hand.
@@ -215,18 +216,17 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Goes back to the resumer of the coroutine that runs here, until it is resumed again. Says whether there was one.
-    #[inline]
-    pub(crate) fn suspend() -> bool {
-        let Some(routine) = Thread::if_any(Thread::routine) else {
-            return false;
-        };
-        // SAFETY: it runs, so it is alive, and its event loop is this thread's.
-        unsafe {
-            let routine = &*routine.as_ptr();
-            routine.suspend(&*routine.home(), Stage::Suspended);
-        }
-        true
+    /// Makes ready for a switch to the resumer of the coroutine that runs here. `None` on the main routine.
+    ///
+    /// # Safety
+    /// The switch follows.
+    #[inline(always)]
+    pub(crate) unsafe fn depart_from_current() -> Option<Crossing> {
+        Thread::if_any(|thread| {
+            let routine = thread.routine()?;
+            // SAFETY: it runs, so it is alive; the switch follows, as the caller promises.
+            Some(unsafe { routine.as_ref().depart_from(thread, Stage::Suspended) })
+        })
     }
 
     /// Gives a coroutine that does not run its beginning back.
@@ -375,7 +375,10 @@ impl EventLoop {
                 unsafe {
                     let routine = Routine::of_context(fiber.as_ref().context.get());
                     routine.as_ref().by_hand.set(false);
-                    routine.as_ref().resume(self.thread(), &self.switching);
+                    routine
+                        .as_ref()
+                        .depart_to(self.thread(), &self.switching)
+                        .switch();
                 }
             }
             if let Some(after) = &mut after
@@ -396,7 +399,7 @@ impl Worker {
         unsafe {
             let routine = &*routine.as_ptr();
             routine.by_hand.set(false);
-            routine.suspend(&*routine.home(), Stage::Waiting);
+            routine.depart_from(self.thread(), Stage::Waiting).switch();
         }
     }
 
