@@ -293,7 +293,11 @@ fn with_locals<R>(f: impl FnOnce(&Locals) -> R) -> R {
     Thread::with(|thread| match thread.current() {
         // SAFETY: the current fiber's block is in use while its code runs, which is now.
         Some(block) => f(&unsafe { block.as_ref() }.locals),
-        None => f(&thread.locals),
+        None => match thread.routine() {
+            // SAFETY: the coroutine that runs is alive.
+            Some(routine) => f(&unsafe { routine.as_ref() }.locals),
+            None => f(&thread.locals),
+        },
     })
 }
 

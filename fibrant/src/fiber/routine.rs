@@ -25,6 +25,7 @@
 //! Whoever waits in the runtime leaves records in its frames for others to find. In a coroutine on a shared stack these must not be
 //! there: [`elsewhere`] runs such calls on a borrowed stack, to which the coroutine goes for as long as they take.
 
+use super::local::Locals;
 use super::task::{Task, TaskRef};
 use super::thread::{Scheduler, Thread};
 use crate::context::exceptions::{self, Exceptions};
@@ -74,6 +75,8 @@ pub struct Routine {
     home: Cell<*const Switching>,
     /// What its user keeps with it.
     pub(crate) extras: Cell<*mut c_void>,
+    /// The values of its fiber-locals.
+    pub(super) locals: Locals,
     /// Its C++ exceptions in flight, while it is not on the processor.
     exceptions: Cell<Exceptions>,
     stage: Cell<Stage>,
@@ -327,6 +330,7 @@ impl Routine {
             task: Cell::new(None),
             home: Cell::new(home),
             extras: Cell::new(ptr::null_mut()),
+            locals: Locals::new(),
             exceptions: Cell::default(),
             stage: Cell::new(Stage::Init),
             by_hand: Cell::new(false),
@@ -486,6 +490,7 @@ impl Routine {
         if let Place::Shared(tenant) = &self.place {
             tenant.forget();
         }
+        self.locals.end();
         self.exceptions.set(Exceptions::default());
         self.stage.set(Stage::Init);
     }
@@ -498,6 +503,7 @@ impl Routine {
     /// Frees one that does not run, and puts its stack back. Its task has no wait.
     #[inline]
     pub(crate) fn free(self: Box<Self>, thread: &Thread) {
+        self.locals.end();
         if let Some(task) = self.task.take() {
             // SAFETY: one counted reference was the routine's.
             drop(unsafe { TaskRef::from_raw(task) });
@@ -529,6 +535,7 @@ unsafe extern "C" fn enter(data: *mut (), _: usize) -> ! {
         // SAFETY: it is called on the coroutine.
         unsafe { at_end(NonNull::from(routine)) };
     }
+    routine.locals.end();
     if let Place::Shared(tenant) = &routine.place {
         // What it has there is of no use to anybody.
         tenant.forget();
