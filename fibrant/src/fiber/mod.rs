@@ -25,12 +25,13 @@
 // - `thread`: what a thread knows of its fibers;
 // - `local`: fiber-locals; `coroutine`: values in and out; `overflow`: the message when a stack is too small;
 // - `status`: where a hand-driven fiber is in its life; `reason`: what a fiber waits for; `error`: what can go wrong;
-// - `routine`: coroutines in libco's manner, for the crate fibrant-c;
+// - `routine`: coroutines in libco's manner, for the crate fibrant-c; `ferry`: what moves fibers in and out of shared stacks;
 // - `task`: the head of a scheduled fiber, and `wait`, the word by which its waits begin and end; `handle`: who a fiber is.
 
 mod block;
 mod coroutine;
 mod error;
+mod ferry;
 mod hand;
 mod handle;
 mod local;

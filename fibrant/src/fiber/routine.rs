@@ -19,12 +19,12 @@
 //! # Shared stacks
 //!
 //! One that shares its stack has nothing on it that others may look at while it is suspended, and is brought back to it before it
-//! runs. If the one that switches stands on that very stack, it cannot bring another there: the *ferry* does, a context with a small
-//! stack of its own.
+//! runs. If the one that switches stands on that very stack, it cannot bring another there: the [`ferry`](super::ferry) does.
 //!
 //! Whoever waits in the runtime leaves records in its frames for others to find. In a coroutine on a shared stack these must not be
 //! there: [`elsewhere`] runs such calls on a borrowed stack, to which the coroutine goes for as long as they take.
 
+use super::ferry::{Ferry, Moving};
 use super::local::Locals;
 use super::task::{Task, TaskRef};
 use super::thread::{Scheduler, Thread};
@@ -40,9 +40,6 @@ use std::ptr::{self, NonNull};
 
 /// The size of the stack that a coroutine on a shared stack borrows for a call that leaves records: enough for any of ours.
 const BORROWED_SIZE: usize = 64 << 10;
-
-/// The size of the ferry's stack.
-const FERRY_SIZE: usize = 16 << 10;
 
 /// What a coroutine runs, as C has it.
 pub type Function = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
@@ -114,17 +111,8 @@ pub(crate) struct Switching {
     scheduler: NonNull<dyn Scheduler>,
     /// Called on a coroutine whose function has returned.
     at_end: Cell<Option<unsafe fn(NonNull<Routine>)>>,
-    /// The context that moves coroutines in and out of shared stacks, once there is one.
-    ferry: Cell<Option<NonNull<Ferry>>>,
     /// Where this thread's C++ exceptions in flight are, if that is known.
     exceptions: Cell<*mut Exceptions>,
-}
-
-struct Ferry {
-    context: Context,
-    stack: Stack,
-    /// Whom it is to bring to its stack.
-    passenger: Cell<*const Routine>,
 }
 
 unsafe extern "C" fn nothing(_: *mut c_void) -> *mut c_void {
@@ -140,7 +128,6 @@ impl Switching {
             main,
             scheduler,
             at_end: Cell::new(None),
-            ferry: Cell::new(None),
             exceptions: Cell::new(ptr::null_mut()),
         }
     }
@@ -181,40 +168,31 @@ impl Switching {
         if let Place::Shared(tenant) = &to.place
             && !tenant.is_settled()
         {
-            target = self.bring(from, to, tenant);
+            target = bring(thread, from, to, tenant);
         }
         Crossing {
             from: &from.context,
             to: target,
         }
     }
+}
 
-    /// Brings a routine to its shared stack; or says that the ferry must, as the caller stands there.
-    #[inline]
-    fn bring<'a>(&'a self, from: &Routine, to: &'a Routine, tenant: &Tenant) -> &'a Context {
-        if from
-            .stands_on()
-            .is_some_and(|own| ptr::eq(own.home(), tenant.home()))
-        {
-            return self.call_ferry(to);
-        }
-        // SAFETY: the caller stands elsewhere.
-        unsafe { to.settle(tenant) };
-        &to.context
+/// Brings a routine to its shared stack; or says that the ferry must, as the caller stands there.
+#[inline]
+fn bring<'a>(thread: &'a Thread, from: &Routine, to: &'a Routine, tenant: &Tenant) -> &'a Context {
+    if from
+        .stands_on()
+        .is_some_and(|own| ptr::eq(own.home(), tenant.home()))
+    {
+        let moving = Moving {
+            bring: Routine::settle,
+            passenger: ptr::from_ref(to).cast(),
+        };
+        return Ferry::to(thread, &to.context, moving);
     }
-
-    #[cold]
-    fn call_ferry(&self, passenger: &Routine) -> &Context {
-        let ferry = self.ferry.get().unwrap_or_else(|| {
-            let ferry = Ferry::launch();
-            self.ferry.set(Some(ferry));
-            ferry
-        });
-        // SAFETY: it lives as long as this.
-        let ferry = unsafe { ferry.as_ref() };
-        ferry.passenger.set(passenger);
-        &ferry.context
-    }
+    // SAFETY: the caller stands elsewhere.
+    unsafe { Routine::settle(ptr::from_ref(to).cast()) };
+    &to.context
 }
 
 /// The two ends of a switch.
@@ -269,55 +247,6 @@ macro_rules! define_crossing {
     };
 }
 pub(crate) use define_crossing;
-
-impl Drop for Switching {
-    fn drop(&mut self) {
-        if let Some(ferry) = self.ferry.take() {
-            // SAFETY: it was leaked from a box in `launch`, and nobody stands on its stack: it waits for a passenger.
-            let ferry = unsafe { Box::from_raw(ferry.as_ptr()) };
-            Thread::with(|thread| thread.stacks.put(ferry.stack));
-        }
-    }
-}
-
-impl Ferry {
-    fn launch() -> NonNull<Ferry> {
-        let stack = Thread::with(|thread| thread.stacks.take(FERRY_SIZE, false, &thread.counters));
-        let stack = stack.unwrap_or_else(|error| panic!("no stack to move coroutines from: {error}"));
-        let ferry = NonNull::from(Box::leak(Box::new(Ferry {
-            context: Context::spent(),
-            stack,
-            passenger: Cell::new(ptr::null()),
-        })));
-        // SAFETY: it was just made.
-        let this = unsafe { ferry.as_ref() };
-        // SAFETY: the stack is new, and its context spent.
-        unsafe {
-            let top = this.stack.top().as_ptr();
-            this.context
-                .prepare(&this.stack, top, Ferry::serve, ferry.as_ptr().cast());
-        }
-        ferry
-    }
-
-    /// # Safety
-    /// The first function on the ferry's stack; `data` is the ferry.
-    unsafe extern "C" fn serve(data: *mut (), _: usize) -> ! {
-        context::started();
-        // SAFETY: by the contract; it lives as long as anybody switches to it.
-        let ferry = unsafe { &*data.cast::<Ferry>() };
-        loop {
-            // SAFETY: whoever switches here has named a passenger, which is not on the processor.
-            let passenger = unsafe { &*ferry.passenger.get() };
-            if let Place::Shared(tenant) = &passenger.place {
-                // SAFETY: this stands on a stack of its own.
-                unsafe { passenger.settle(tenant) };
-            }
-            // SAFETY: the passenger's context is live, and was left by this kind of switch or prepared.
-            unsafe { context::switch_sharing_float_control(&ferry.context, &passenger.context, 0) };
-        }
-    }
-}
 
 impl Routine {
     fn make(place: Place, function: Function, argument: *mut c_void, home: *const Switching) -> Routine {
@@ -429,17 +358,20 @@ impl Routine {
         self.home.set(home);
     }
 
-    /// Brings it, which has this share in a stack, to that stack; and lets it begin there, if it has not.
+    /// Brings it to the stack that it shares, and lets it begin there, if it has not.
     ///
     /// # Safety
-    /// The caller stands on another stack. Neither it nor the occupant is on the processor.
-    #[inline]
-    unsafe fn settle(&self, tenant: &Tenant) {
+    /// It is a routine, and the caller stands on another stack. Neither it nor the occupant is on the processor.
+    unsafe fn settle(this: *const ()) {
         // SAFETY: by the caller's promise.
-        unsafe { tenant.settle() };
-        if tenant.is_new() {
-            tenant.set_left_by(&self.context);
-            self.prepare(tenant.home().stack());
+        let this = unsafe { &*this.cast::<Routine>() };
+        if let Place::Shared(tenant) = &this.place {
+            // SAFETY: as above.
+            unsafe { tenant.settle() };
+            if tenant.is_new() {
+                tenant.set_left_by(&this.context);
+                this.prepare(tenant.home().stack());
+            }
         }
     }
 
@@ -504,6 +436,9 @@ impl Routine {
     #[inline]
     pub(crate) fn free(self: Box<Self>, thread: &Thread) {
         self.locals.end();
+        if let Place::Shared(tenant) = &self.place {
+            tenant.forget();
+        }
         if let Some(task) = self.task.take() {
             // SAFETY: one counted reference was the routine's.
             drop(unsafe { TaskRef::from_raw(task) });

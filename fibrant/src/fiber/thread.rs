@@ -7,6 +7,7 @@
 //! pointer.
 
 use super::block::Block;
+use super::ferry::Ferry;
 use super::local::Locals;
 use super::overflow;
 use super::routine::Routine;
@@ -35,6 +36,8 @@ pub(crate) struct Thread {
     task: Cell<Option<NonNull<Task>>>,
     /// The coroutine that runs on this thread, if one does: see [`routine`](super::routine).
     routine: Cell<Option<NonNull<Routine>>>,
+    /// What moves fibers in and out of shared stacks, once it is needed.
+    pub(super) ferry: Cell<Option<NonNull<Ferry>>>,
     /// The worker that this thread is, while it is one.
     scheduler: Cell<Option<NonNull<dyn Scheduler>>>,
     /// Why nothing that runs on this thread may wait, if so: how many signal handlers of the program's run, one in the other, times
@@ -95,6 +98,7 @@ impl Thread {
             current: Cell::new(None),
             task: Cell::new(None),
             routine: Cell::new(None),
+            ferry: Cell::new(None),
             scheduler: Cell::new(None),
             busy: Cell::new(0),
             home: Cell::new(crate::context::thread_pointer()),
@@ -307,7 +311,10 @@ impl Drop for End {
     fn drop(&mut self) {
         // Destructors of fiber-locals are the user's code and may use fibers, so the state is still in place for them.
         if !THREAD.get().is_null() {
-            Thread::with(|thread| thread.locals.end());
+            Thread::with(|thread| {
+                thread.locals.end();
+                Ferry::end(thread);
+            });
         }
         let thread = THREAD.replace(ptr::null()).cast_mut();
         if !thread.is_null() {

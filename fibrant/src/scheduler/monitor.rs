@@ -53,6 +53,9 @@ fn monitor() -> MutexGuard<'static, Monitor> {
 
 /// Has these workers watched. Without a thread for it, they are not.
 pub(super) fn watch(desks: &[&'static Desk], limit: Duration) {
+    if desks.is_empty() {
+        return;
+    }
     let mut monitor = monitor();
     monitor.watched.extend(desks.iter().map(|&desk| Watched {
         desk,

@@ -183,9 +183,9 @@ impl Tenant {
 }
 
 impl Tenant {
-    /// Gives up its share.
+    /// Gives up its share. It has forgotten what it had, where it was known by its address.
     pub(crate) fn leave(self, cache: &Cache) {
-        self.forget();
+        debug_assert!(self.capacity.get() == 0, "it has forgotten its copy");
         let tenants = &self.home().tenants;
         tenants.set(tenants.get() - 1);
         if self.home().is_doomed.get() {
