@@ -28,6 +28,7 @@
 
 use super::handle::Identity;
 use super::local::Locals;
+use super::shared;
 use super::status::Status;
 use super::thread::Thread;
 use super::{State, TaskRef};
@@ -50,9 +51,9 @@ pub(crate) type Payload = Box<dyn Any + Send>;
 #[repr(C, align(16))]
 pub(crate) struct Block {
     /// Where the fiber goes on.
-    context: Context,
+    pub(super) context: Context,
     /// Where its resumer goes on.
-    resumer: Context,
+    pub(super) resumer: Context,
     /// The fiber that its resumer runs on, while Running; `None` if that is the thread itself.
     pub(super) parent: Cell<Option<NonNull<Block>>>,
     /// Where it is in its life, and what it waits for.
@@ -61,6 +62,8 @@ pub(crate) struct Block {
     shares_float_control: bool,
     /// Whether a scheduler runs it: then it has no resumer, and its state is kept elsewhere.
     pub(super) is_scheduled: bool,
+    /// Whether its stack is a shared one: then it is the head of a [`SharedBlock`], on the heap.
+    pub(super) is_shared: bool,
     /// What it panicked with, in Term, until the resumer takes it: a box, without the destructor that making and ending a
     /// fiber would have to check.
     panic: Cell<Option<NonNull<dyn Any + Send>>>,
@@ -91,21 +94,31 @@ impl Block {
     pub(super) fn place(stack: Stack, identity: Identity, shares_float_control: bool) -> NonNull<Block> {
         // SAFETY: the top of a stack that nobody uses, with far more room below it than a block takes.
         let place = unsafe { stack.top().cast::<Block>().sub(1) };
-        let block = Block {
+        // SAFETY: writable as said above, and aligned: tops are multiples of 16 and so is the size of a block.
+        unsafe { place.write(Block::new(stack, identity, shares_float_control, false)) };
+        place
+    }
+
+    #[inline(always)]
+    pub(super) fn new(
+        stack: Stack,
+        identity: Identity,
+        shares_float_control: bool,
+        is_shared: bool,
+    ) -> Block {
+        Block {
             context: Context::spent(),
             resumer: Context::spent(),
             parent: Cell::new(None),
             status: Status::init(),
             shares_float_control,
             is_scheduled: matches!(identity, Identity::Scheduled(_)),
+            is_shared,
             panic: Cell::new(None),
             locals: Locals::new(),
             identity,
             stack,
-        };
-        // SAFETY: writable as said above, and aligned: tops are multiples of 16 and so is the size of a block.
-        unsafe { place.write(block) };
-        place
+        }
     }
 
     /// Takes a block off its stack and returns the stack.
@@ -190,6 +203,9 @@ impl Block {
     #[inline(always)]
     pub(super) fn run_first(&self, thread: &Thread, job: Job) -> State {
         debug_assert_eq!(self.state(), State::Init);
+        if self.is_shared {
+            return shared::run_first(self, thread, job);
+        }
         let this = (&raw const *self).cast_mut();
         // SAFETY: in Init nothing stands on the stack below the block, whose address is a multiple of 16, and the context is
         // spent: it was never prepared, or the fiber that it was prepared for has ended.
@@ -213,6 +229,9 @@ impl Block {
     /// It is in Ready, and was suspended on this thread.
     #[inline(always)]
     pub(super) unsafe fn run(&self, thread: &Thread, order: Order) -> State {
+        if self.is_shared {
+            return shared::run(self, thread, order as usize);
+        }
         // SAFETY: in Ready the context is live and saved on this thread.
         self.run_by(thread, || unsafe {
             self.switch(&self.resumer, &self.context, order as usize)
@@ -223,11 +242,15 @@ impl Block {
     /// the resumer's context is spent, as no resumer waits; the block keeps both contexts in place, as it is removed in Init
     /// or Term only; and this frame is not suspended as long as the fiber runs: who suspends the fiber comes back here.
     #[inline(always)]
-    fn run_by(&self, thread: &Thread, switch: impl FnOnce() -> usize) -> State {
+    pub(super) fn run_by(&self, thread: &Thread, switch: impl FnOnce() -> usize) -> State {
         let parent = thread.current();
         // It is usually the same as last time, and a comparison is cheaper than a store.
         if self.parent.get() != parent {
             self.parent.set(parent);
+        }
+        if let Some(parent) = parent {
+            // SAFETY: the fiber that runs has its block.
+            shared::note_leaving(unsafe { parent.as_ref() }, &self.resumer);
         }
         self.status.set_running();
         thread.set_current(Some(NonNull::from(self)));
@@ -246,12 +269,23 @@ impl Block {
     pub(super) fn suspend(&self) {
         debug_assert_eq!(self.state(), State::Running);
         self.status.set_ready(std::thread::panicking());
+        let parent = self.parent.get();
+        // SAFETY: the resumer waits for it, so its block is in place.
+        if self.is_shared || parent.is_some_and(|parent| unsafe { parent.as_ref() }.is_shared) {
+            return shared::suspend(self);
+        }
         // SAFETY: the fiber is Running, so its resumer waits in `resumer`, saved on this thread, and its own context is spent;
         // the block stays in place while the fiber has started and not ended.
         let order = unsafe { self.switch(&self.context, &self.resumer, 0) };
-        if order == Order::Unwind as usize {
+        if self.is_unwound(order) {
             unwind();
         }
+    }
+
+    /// Whether the order by which it goes on is to unwind.
+    #[inline(always)]
+    pub(super) fn is_unwound(&self, order: usize) -> bool {
+        order == Order::Unwind as usize
     }
 
     /// Switches between the fiber and its resumer, by the same kind of switch in both directions.
@@ -259,7 +293,7 @@ impl Block {
     /// # Safety
     /// As for [`context::switch`].
     #[inline(always)]
-    unsafe fn switch(&self, from: &Context, to: &Context, argument: usize) -> usize {
+    pub(super) unsafe fn switch(&self, from: &Context, to: &Context, argument: usize) -> usize {
         // SAFETY: the caller's promise; and a frame without control words is only ever gone back to by the switch that does
         // not look at them, as the choice is the fiber's for good.
         unsafe {
@@ -280,7 +314,7 @@ impl Block {
 
     /// Keeps a panic for the resumer, unless it is the one that unwinds a dropped fiber.
     #[cold]
-    fn keep_panic(&self, payload: Payload) {
+    pub(super) fn keep_panic(&self, payload: Payload) {
         if !payload.is::<Unwinding>() {
             self.panic.set(Some(NonNull::from(Box::leak(payload))));
         }
@@ -296,7 +330,7 @@ impl Block {
 }
 
 #[cold]
-fn unwind() -> ! {
+pub(super) fn unwind() -> ! {
     // Not panic!: nothing went wrong, so nothing is printed.
     panic::resume_unwind(Box::new(Unwinding))
 }
@@ -318,6 +352,14 @@ unsafe extern "C" fn enter(data: *mut (), job: usize) -> ! {
         block.keep_panic(payload);
     }
     block.status.set_term();
+    // SAFETY: the resumer waits for it, so its block is in place.
+    if block
+        .parent
+        .get()
+        .is_some_and(|parent| unsafe { parent.as_ref() }.is_shared)
+    {
+        shared::bring_resumer(block);
+    }
     // SAFETY: the fiber is Running, so its resumer waits in `resumer`. Nothing on this stack is left to drop: the job and the
     // result have been moved out.
     unsafe { context::leave(&block.resumer, block.shares_float_control, 0) }

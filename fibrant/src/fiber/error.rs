@@ -21,7 +21,8 @@ use std::io;
 pub enum ResumeError {
     /// It is in a state that cannot be resumed: it runs already, or it has ended.
     State(State),
-    /// It has not started yet, and there is no stack for it. The fiber is as it was and can be resumed later.
+    /// There is no stack for it: none to start on, or it shares one on which another waits. The fiber is as it was and can be resumed
+    /// later.
     Stack(io::Error),
 }
 

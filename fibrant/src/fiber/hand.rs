@@ -5,6 +5,7 @@
 
 use super::block::{Block, Job, Order};
 use super::handle::Identity;
+use super::shared::{self, SharedStacks};
 use super::thread::Thread;
 use super::{ResetError, ResumeError, State, WaitReason};
 use crate::{context, env};
@@ -91,6 +92,8 @@ pub struct Fiber {
     /// The stack size it was made with; `None` for the default.
     stack_size: Option<usize>,
     shares_float_control: bool,
+    /// The stacks one of which it shares, if it does.
+    pub(super) stacks: Option<SharedStacks>,
     /// Neither Send nor Sync: its block belongs to this thread.
     _thread: PhantomData<*mut ()>,
 }
@@ -140,6 +143,7 @@ impl Fiber {
             identity: Identity::Hand { id, name: None },
             stack_size,
             shares_float_control: false,
+            stacks: None,
             _thread: PhantomData,
         }
     }
@@ -207,11 +211,12 @@ impl Fiber {
     #[inline(always)] // a switch takes less time than a call, its saved registers and its return
     pub fn resume(&self) -> Result<State, ResumeError> {
         match self.block() {
-            Some(block) if block.state() == State::Ready => {
+            Some(block) if block.state() == State::Ready && !block.is_shared => {
                 // SAFETY: it is Ready; and as a Fiber cannot leave its thread, it was suspended here.
                 let state = Thread::with(|thread| unsafe { block.run(thread, Order::GoOn) });
                 Ok(with_panic(state, block))
             }
+            Some(block) if block.is_shared => self.resume_shared(block),
             Some(block) => self.resume_reset(block),
             None => self.resume_first(),
         }
@@ -219,6 +224,12 @@ impl Fiber {
 
     /// Resumes a fiber that never ran: takes a stack and runs its job there.
     fn resume_first(&self) -> Result<State, ResumeError> {
+        if let Some(stacks) = &self.stacks {
+            let block = shared::place(stacks, self.identity.clone());
+            self.block.set(Some(block));
+            // SAFETY: a fiber's block stays in place until the fiber is dropped, and is only ever shared.
+            return self.resume_shared(unsafe { block.as_ref() });
+        }
         Thread::with(|thread| {
             let size = match self.stack_size {
                 Some(size) => size,
@@ -239,6 +250,30 @@ impl Fiber {
             State::Init => Ok(Thread::with(|thread| self.begin(thread, block))),
             state => Err(ResumeError::State(state)),
         }
+    }
+
+    /// Resumes a fiber on a shared stack, if nobody waits there.
+    #[cold]
+    fn resume_shared(&self, block: &Block) -> Result<State, ResumeError> {
+        match block.state() {
+            State::Init | State::Ready => {}
+            state => return Err(ResumeError::State(state)),
+        }
+        Thread::with(|thread| {
+            if !shared::is_free(block, thread) {
+                let problem = "another fiber waits on the shared stack, and cannot be moved until it goes on";
+                return Err(ResumeError::Stack(io::Error::new(
+                    io::ErrorKind::WouldBlock,
+                    problem,
+                )));
+            }
+            if block.state() == State::Init {
+                return Ok(self.begin(thread, block));
+            }
+            // SAFETY: it is Ready; and as a Fiber cannot leave its thread, it was suspended here.
+            let state = unsafe { block.run(thread, Order::GoOn) };
+            Ok(with_panic(state, block))
+        })
     }
 
     #[inline(always)]
@@ -332,6 +367,7 @@ impl Fiber {
         match self.block() {
             Some(block) => block.stack.size(),
             // If the environment variable makes no sense, `resume` says so.
+            None if self.stacks.is_some() => self.stacks.as_ref().map_or(0, SharedStacks::size),
             None => self
                 .stack_size
                 .unwrap_or_else(|| default_stack_size().unwrap_or(context::stack::DEFAULT_SIZE))
@@ -414,6 +450,11 @@ fn dropped_while_running(id: u64) -> ! {
 /// Puts the stack of a fiber in Init or Term back.
 #[inline]
 fn release(block: NonNull<Block>) {
+    // SAFETY: the block stays in place until it is removed below.
+    if unsafe { block.as_ref() }.is_shared {
+        // SAFETY: as below.
+        return unsafe { shared::remove(block) };
+    }
     // SAFETY: no frame stands on its stack, and the fiber that owned the block is being dropped.
     let stack = unsafe { Block::remove(block) };
     Thread::with(|thread| thread.stacks.put(stack));
@@ -424,7 +465,7 @@ fn release(block: NonNull<Block>) {
 fn drop_suspended(block: NonNull<Block>) {
     // SAFETY: the block stays in place until it is removed below.
     let suspended = unsafe { block.as_ref() };
-    if suspended.can_unwind() {
+    if suspended.can_unwind() && Thread::with(|thread| shared::is_free(suspended, thread)) {
         // SAFETY: it is Ready, and its Fiber, which is being dropped here, never left this thread.
         Thread::with(|thread| unsafe { suspended.run(thread, Order::Unwind) });
     }

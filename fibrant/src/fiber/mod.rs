@@ -25,7 +25,8 @@
 // - `thread`: what a thread knows of its fibers;
 // - `local`: fiber-locals; `coroutine`: values in and out; `overflow`: the message when a stack is too small;
 // - `status`: where a hand-driven fiber is in its life; `reason`: what a fiber waits for; `error`: what can go wrong;
-// - `routine`: coroutines in libco's manner, for the crate fibrant-c; `ferry`: what moves fibers in and out of shared stacks;
+// - `routine`: coroutines in libco's manner, for the crate fibrant-c; `shared`: hand-driven fibers on
+//   shared stacks; `ferry`: what moves fibers in and out of those;
 // - `task`: the head of a scheduled fiber, and `wait`, the word by which its waits begin and end; `handle`: who a fiber is.
 
 mod block;
@@ -38,6 +39,7 @@ mod local;
 mod overflow;
 mod reason;
 pub(crate) mod routine;
+mod shared;
 mod status;
 mod task;
 mod thread;
@@ -50,6 +52,7 @@ pub use handle::Handle;
 pub use local::{AccessError, FiberLocal};
 pub(crate) use reason::Subject;
 pub use reason::WaitReason;
+pub use shared::SharedStacks;
 pub use status::State;
 
 pub(crate) use crate::context::stack::rounded as rounded_stack_size;

@@ -6,7 +6,6 @@
 
 use crate::clock;
 use crate::context;
-use crate::context::stack::SharedStack;
 use crate::fiber::routine::{Crossing, Stage, Wanted, define_crossing};
 use crate::fiber::{Outcome, TaskRef, Thread, WaitNumber};
 use crate::io::Reactor;
@@ -19,55 +18,9 @@ use std::io;
 use std::ptr::NonNull;
 use std::time::Duration;
 
+pub use crate::fiber::SharedStacks;
 pub use crate::fiber::routine::{Function, Routine};
 pub use crate::scheduler::event_loop::Refusal;
-
-/// Stacks that coroutines share.
-pub struct SharedStacks {
-    stacks: Vec<NonNull<SharedStack>>,
-    next: Cell<usize>,
-    /// The thread whose coroutines use them: they cannot be another's.
-    thread: std::thread::ThreadId,
-}
-
-impl SharedStacks {
-    /// So many stacks of at least that size.
-    pub fn new(count: usize, size: usize) -> io::Result<SharedStacks> {
-        if count == 0 || cfg!(fibrant_asan) {
-            let problem =
-                "there must be a stack to share; and AddressSanitizer does not know of frames that move";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
-        }
-        let mut stacks = SharedStacks {
-            stacks: Vec::new(),
-            next: Cell::new(0),
-            thread: std::thread::current().id(),
-        };
-        for _ in 0..count {
-            stacks.stacks.push(EventLoop::take_shared(size)?);
-        }
-        Ok(stacks)
-    }
-
-    /// The next one in turn.
-    fn next(&self) -> NonNull<SharedStack> {
-        let index = self.next.get();
-        self.next.set((index + 1) % self.stacks.len());
-        self.stacks[index]
-    }
-}
-
-impl Drop for SharedStacks {
-    /// Stacks that coroutines still have a share in go with the last of them. On another thread they are lost.
-    fn drop(&mut self) {
-        if self.thread == std::thread::current().id() {
-            for &stack in &self.stacks {
-                // SAFETY: `new` has taken it, on this thread, and nobody else gives shares.
-                unsafe { EventLoop::give_back_shared(stack) };
-            }
-        }
-    }
-}
 
 /// This thread's event loop; made, if it has none yet.
 fn event_loop() -> io::Result<&'static EventLoop> {
@@ -126,7 +79,7 @@ pub unsafe fn create_shared(
     function: Function,
     argument: *mut c_void,
 ) -> io::Result<NonNull<Routine>> {
-    if stacks.thread != std::thread::current().id() {
+    if !stacks.are_this_threads() {
         let problem = "shared stacks are for coroutines of the thread that has made them";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
     }

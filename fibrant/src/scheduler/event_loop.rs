@@ -15,7 +15,7 @@ use super::scheduled::{Making, Scheduled};
 use super::turn::{WaitEnd, Waiting};
 use super::worker::Worker;
 use crate::clock;
-use crate::context::stack::{MIN_SIZE, SharedStack};
+use crate::context::stack::MIN_SIZE;
 use crate::fiber::routine::{Crossing, Function, Routine, Stage, Switching, Wanted};
 use crate::fiber::{Scheduler, Task, TaskRef, Thread, WaitNumber, WaitReason};
 use crate::sys::{self, PerProcess};
@@ -134,20 +134,6 @@ impl EventLoop {
         let routine = Routine::new(wanted, function, argument, self.thread(), &self.switching)?;
         self.routines.set(self.routines.get() + 1);
         Ok(NonNull::from(Box::leak(routine)))
-    }
-
-    /// Takes a stack to share.
-    pub(crate) fn take_shared(size: usize) -> io::Result<NonNull<SharedStack>> {
-        Thread::with(|thread| SharedStack::take(size, &thread.stacks, &thread.counters))
-    }
-
-    /// Gives one back, now or when nobody has a share in it any more.
-    ///
-    /// # Safety
-    /// It came from `take_shared`, on this thread, and nobody gets a share in it any more.
-    pub(crate) unsafe fn give_back_shared(stack: NonNull<SharedStack>) {
-        // SAFETY: by the caller's promise.
-        Thread::with(|thread| unsafe { SharedStack::give_back(stack, &thread.stacks) });
     }
 
     /// The event loop of a coroutine, if it is this thread's. One that a forked child has from its parent is moved to the child's own.

@@ -69,6 +69,14 @@ impl Stack {
         }
     }
 
+    /// Another name for the same stack, which is not put back.
+    pub(crate) fn alias(&self) -> Stack {
+        Stack {
+            top: self.top,
+            pool: self.pool,
+        }
+    }
+
     /// Whether it has a block for thread-locals.
     #[inline]
     pub(crate) fn is_isolated(&self) -> bool {

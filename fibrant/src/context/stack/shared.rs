@@ -54,6 +54,11 @@ impl SharedStack {
         &self.stack
     }
 
+    /// The one whose frames are on it.
+    pub(crate) fn occupant(&self) -> Option<NonNull<Tenant>> {
+        NonNull::new(self.occupant.get().cast_mut())
+    }
+
     /// Gives the stack back, now or when the last one that has a share in it has left.
     ///
     /// # Safety
