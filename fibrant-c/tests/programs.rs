@@ -38,6 +38,7 @@ programs! {
     conditions "c";
     cxx20 "cpp";
     cxx_linkage "cpp", "c++17";
+    dispatcher "cpp", "c++20";
     echo_forked "c";
     echo_pool "cpp";
     environment "c";

@@ -77,7 +77,6 @@ pub fn compiler(source: &Path, standard: &str) -> Command {
     command
         .arg(format!("-std={standard}"))
         .args(WARNINGS)
-        .arg("-g")
         .arg("-I")
         .arg(include_folder());
     command
@@ -135,7 +134,8 @@ pub fn link(command: &mut Command, linking: Linking) {
             command.arg(format!("-Wl,-rpath,{}", folder.display()));
         }
     }
-    command.args(["-lpthread", "-ldl", "-lm"]);
+    // Without debug information, of which the library has a lot: a program would take tens of megabytes.
+    command.args(["-lpthread", "-ldl", "-lm", "-Wl,--strip-debug"]);
 }
 
 /// A program that runs, and is ended with this if it still does.
