@@ -1,10 +1,11 @@
 //! `cargo xtask`: what is done with this workspace besides building it.
 //!
 //! People and `.ci/run` call it, by the alias in `.cargo/config.toml`. This file understands the command line and hands
-//! over to `test`, `soak`, `red` or `bench`, which run everything through `run` and get what they need from `tools`.
+//! over to `test`, `soak`, `red`, `bench` or `dist`, which run everything through `run` and get what they need from `tools`.
 //! It ends with 0 if all is well, 1 if something failed and 2 if it was not understood.
 
 mod bench;
+mod dist;
 mod micro;
 mod red;
 mod run;
@@ -21,7 +22,8 @@ const USAGE: &str = "\
 cargo xtask test [--without NAME,NAME...]   every check there is; --without leaves steps out
 cargo xtask soak [TIMES [NAME...]]          every test, or those in these files, TIMES times (20) on a busy machine
 cargo xtask red [NAME...]                   each break in tests/red must make its test fail
-cargo xtask bench [NAME...]                 the benchmarks, or those whose name contains one of these";
+cargo xtask bench [NAME...]                 the benchmarks, or those whose name contains one of these
+cargo xtask dist [TARGET]                   the library for C and C++, packed: target/dist and a tarball beside it";
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq)]
@@ -30,6 +32,7 @@ enum Job {
     Soak { times: u32, names: Vec<String> },
     Red { names: Vec<String> },
     Bench { filter: Vec<String> },
+    Dist { target: Option<String> },
     Help,
 }
 
@@ -60,8 +63,15 @@ fn understand(arguments: &[String]) -> Outcome<Job> {
         "bench" => Ok(Job::Bench {
             filter: rest.to_vec(),
         }),
+        "dist" => match rest {
+            [] => Ok(Job::Dist { target: None }),
+            [target] => Ok(Job::Dist {
+                target: Some(target.clone()),
+            }),
+            _ => Err("dist is for one machine".to_owned()),
+        },
         "help" | "--help" | "-h" => Ok(Job::Help),
-        other => Err(format!("'{other}' is none of test, soak, red and bench")),
+        other => Err(format!("'{other}' is none of test, soak, red, bench and dist")),
     }
 }
 
@@ -76,6 +86,7 @@ fn carry_out(job: Job) -> Outcome {
         Job::Soak { times, names } => soak::run(times, &names),
         Job::Red { names } => red::run(&names),
         Job::Bench { filter } => bench::run(&filter),
+        Job::Dist { target } => dist::run(target.as_deref()),
         Job::Help => {
             println!("{USAGE}");
             Ok(())
@@ -129,12 +140,20 @@ mod tests {
                 filter: names(&["switch"])
             })
         );
+        assert_eq!(understood("dist"), Ok(Job::Dist { target: None }));
+        assert_eq!(
+            understood("dist aarch64-unknown-linux-gnu"),
+            Ok(Job::Dist {
+                target: Some("aarch64-unknown-linux-gnu".to_owned())
+            })
+        );
         assert_eq!(understood("--help"), Ok(Job::Help));
     }
 
     #[test]
     fn names_what_it_does_not_understand() {
         assert!(understood("").is_err());
+        assert!(understood("dist one two").is_err());
         assert!(understood("tset").unwrap_err().contains("'tset'"));
     }
 }

@@ -517,7 +517,7 @@ fn asan() -> Outcome {
 }
 
 /// The machine that rustc builds for. RUSTFLAGS spare build scripts only if it is named.
-fn host() -> Outcome<String> {
+pub fn host() -> Outcome<String> {
     let version = run::answer(run::line("rustc -vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(String::from)
