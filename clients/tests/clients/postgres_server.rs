@@ -1,57 +1,21 @@
 //! PostgreSQL: the crate `postgres`, which has a tokio runtime for each connection, and the C library libpq.
 
 use crate::patience::Watchdog;
-use clients::{Client, PATIENCE, Server, WAIT, crowd, runtime};
+use clients::{Client, PATIENCE, Server, WAIT, command, crowd, runtime};
 use postgres::NoTls;
 use std::ffi::{CStr, CString};
-use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// A server that trusts everybody, and its database.
 fn server() -> Server {
-    let server = Server::start("postgres", |folder, port| {
-        let programs = programs();
-        let settings = [
-            "listen_addresses=127.0.0.1",
-            &format!("port={port}"),
-            &format!("unix_socket_directories={}", folder.display()),
-            "max_connections=250",
-            "shared_buffers=16MB",
-            "fsync=off",
-            "autovacuum=off",
-        ];
-        let settings: String = settings.iter().map(|setting| format!(" -c {setting}")).collect();
-        let mut command = Command::new("sh");
-        // It takes two programs: one makes the database, the other, which the shell becomes, serves it.
-        command
-            .args(["-ec", "\"$1/initdb\" -D \"$2\" -U postgres -A trust --no-sync --no-instructions; exec \"$1/postgres\" -D \"$2\" $3"])
-            .arg("sh")
-            .arg(programs)
-            .arg(folder.join("data"))
-            .arg(settings);
-        command
-    });
+    let server = Server::start("postgres", command::postgres);
     // It accepts connections before it is ready for them.
     let start = Instant::now();
     while Libpq::try_connect(server.port()).is_err() && start.elapsed() < PATIENCE {
         thread::sleep(Duration::from_millis(5));
     }
     server
-}
-
-/// The folder with the server's programs: Debian has one for each version, elsewhere they are among the others.
-fn programs() -> PathBuf {
-    let versions = fs::read_dir("/usr/lib/postgresql")
-        .into_iter()
-        .flatten()
-        .flatten();
-    let folders = versions.map(|version| version.path().join("bin"));
-    let mut installed: Vec<_> = folders.filter(|folder| folder.join("initdb").exists()).collect();
-    installed.sort();
-    installed.pop().unwrap_or_else(|| PathBuf::from("/usr/bin"))
 }
 
 /// The crate `postgres`.

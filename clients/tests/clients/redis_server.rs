@@ -1,21 +1,11 @@
 //! Redis: the crate `redis`, and the C library hiredis.
 
 use crate::patience::Watchdog;
-use clients::{Client, Server, WAIT, crowd, runtime};
+use clients::{Client, Server, WAIT, command, crowd, runtime};
 use redis::{Commands, Connection};
-use std::process::Command;
 
 pub fn server() -> Server {
-    Server::start("redis", |folder, port| {
-        let mut command = Command::new("redis-server");
-        command
-            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--dir"])
-            .arg(folder)
-            .args(["--save", "", "--maxclients", "1000"])
-            // So often in a second it looks who has waited long enough.
-            .args(["--hz", "200"]);
-        command
-    })
+    Server::start("redis", command::redis)
 }
 
 /// The crate `redis`.
