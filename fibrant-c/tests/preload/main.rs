@@ -398,7 +398,7 @@ fn copy_for(folder: &Path) -> PathBuf {
     copy
 }
 
-/// A server into which the library is preloaded, too.
+/// A server into which the library is preloaded, too: its clients without it find nothing strange.
 fn preloaded(command: fn(&Path, u16) -> Command) -> impl Fn(&Path, u16) -> Command {
     move |folder, port| {
         let mut command = command(folder, port);
@@ -408,16 +408,8 @@ fn preloaded(command: fn(&Path, u16) -> Command) -> impl Fn(&Path, u16) -> Comma
 }
 
 #[test]
-fn redis_answers() {
-    try_redis(&Server::start("redis", command::redis));
-}
-
-#[test]
-fn a_preloaded_redis_answers() {
-    try_redis(&Server::start("redis", preloaded(command::redis)));
-}
-
-fn try_redis(server: &Server) {
+fn redis_serves_and_answers() {
+    let server = Server::start("redis", preloaded(command::redis));
     let port = server.port().to_string();
     let redis = |words: &[&str]| {
         let words: Vec<&str> = ["redis-cli", "-p", &port].iter().chain(words).copied().collect();
@@ -476,17 +468,9 @@ fn psql<'a>(server: &Server, words: &[&str]) -> Trial<'a> {
 }
 
 #[test]
-fn postgres_answers() {
-    try_postgres(&ready(Server::start("postgres", command::postgres)));
-}
-
-#[test]
-fn a_preloaded_postgres_answers() {
-    try_postgres(&ready(Server::start("postgres", preloaded(command::postgres))));
-}
-
-fn try_postgres(server: &Server) {
-    let psql = |words: &[&str]| psql(server, words);
+fn postgres_serves_and_answers() {
+    let server = ready(Server::start("postgres", preloaded(command::postgres)));
+    let psql = |words: &[&str]| psql(&server, words);
     psql(&["--command", "SELECT 6 * 7 AS answer"])
         .says("42")
         .is_unchanged();
