@@ -5,6 +5,7 @@
 //! It ends with 0 if all is well, 1 if something failed and 2 if it was not understood.
 
 mod bench;
+mod c;
 mod dist;
 mod micro;
 mod red;

@@ -1,8 +1,9 @@
 //! `cargo xtask test`: every check there is, in the order in which it fails soonest.
 //!
-//! `main` calls it. Its steps run cargo, git, valgrind and an emulator through `run`; what only some machines
-//! have comes from `tools`.
+//! `main` calls it. Its steps run cargo, git, valgrind and an emulator through `run`; the step `c` is in the file of
+//! that name. What only some machines have comes from `tools`.
 
+use crate::c;
 use crate::run::{self, Outcome, TestProgram};
 use crate::tools::{self, Supply, Tool};
 use std::fs;
@@ -121,7 +122,7 @@ impl Step {
     }
 }
 
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 15] = [
     Step::plain("format", format),
     Step {
         needs: || Ok(Vec::from(BUILD_LIBRARIES)),
@@ -129,14 +130,18 @@ const STEPS: [Step; 14] = [
     },
     Step::plain("docs", docs),
     Step {
-        needs: || Ok(vec![COMPILER_OF_CPP]),
+        needs: || Ok([COMPILER_OF_CPP].into_iter().chain(PROGRAMS_TO_PRELOAD).collect()),
         ..Step::plain("debug", debug_tests)
     },
     Step {
-        needs: || Ok(vec![COMPILER_OF_CPP]),
+        needs: || Ok([COMPILER_OF_CPP].into_iter().chain(PROGRAMS_TO_PRELOAD).collect()),
         ..Step::plain("release", release_tests)
     },
     Step::plain("lto", lto_tests),
+    Step {
+        needs: || Ok(vec![COMPILER_OF_CPP, PKG_CONFIG, MAKE, VALGRIND]),
+        ..Step::plain("c", c::run)
+    },
     Step {
         needs: || Ok(SERVERS_AND_LIBRARIES.into_iter().chain(BUILD_LIBRARIES).collect()),
         ..Step::plain("clients", clients)
@@ -177,6 +182,53 @@ const COMPILER_OF_CPP: Tool = Tool::Package {
     name: "g++",
     shown_by: "c++",
 };
+
+const MAKE: Tool = Tool::Package {
+    name: "make",
+    shown_by: "make",
+};
+
+const PKG_CONFIG: Tool = Tool::Package {
+    name: "pkg-config",
+    shown_by: "pkg-config",
+};
+
+/// Programs in which fibrant-c must change nothing when it is preloaded, and the servers that they talk to.
+const PROGRAMS_TO_PRELOAD: [Tool; 9] = [
+    MAKE,
+    Tool::Package {
+        name: "curl",
+        shown_by: "curl",
+    },
+    Tool::Package {
+        name: "git",
+        shown_by: "git",
+    },
+    Tool::Package {
+        name: "python3",
+        shown_by: "python3",
+    },
+    Tool::Package {
+        name: "xz-utils",
+        shown_by: "xz",
+    },
+    Tool::Package {
+        name: "redis-server",
+        shown_by: "redis-server",
+    },
+    Tool::Package {
+        name: "redis-tools",
+        shown_by: "redis-cli",
+    },
+    Tool::Package {
+        name: "postgresql",
+        shown_by: "pg_ctlcluster",
+    },
+    Tool::Package {
+        name: "postgresql-client",
+        shown_by: "psql",
+    },
+];
 
 /// What the tests with real clients need: the servers, which the tests start themselves, and the clients that are written in C.
 const SERVERS_AND_LIBRARIES: [Tool; 10] = [
@@ -224,10 +276,7 @@ const SERVERS_AND_LIBRARIES: [Tool; 10] = [
 
 /// What the crates around C libraries look for as soon as they are built, even if only to be looked at.
 const BUILD_LIBRARIES: [Tool; 3] = [
-    Tool::Package {
-        name: "pkg-config",
-        shown_by: "pkg-config",
-    },
+    PKG_CONFIG,
     Tool::Package {
         name: "libssl-dev",
         shown_by: "/usr/include/openssl/ssl.h",
@@ -389,13 +438,13 @@ fn docs() -> Outcome {
 
 /// The benchmarks are only built: they take minutes, and what they measure here is of no use.
 fn debug_tests() -> Outcome {
-    openly("cargo test -p fibrant -p xtask")?;
+    openly("cargo test -p fibrant -p fibrant-c -p xtask")?;
     openly("cargo test -p fibrant --features tracing --test stuck")?;
     openly("cargo build -p bench --all-targets")
 }
 
 fn release_tests() -> Outcome {
-    openly("cargo test --release -p fibrant")
+    openly("cargo test --release -p fibrant -p fibrant-c")
 }
 
 /// The hooks must win when the whole program is optimised at once, too.

@@ -132,7 +132,8 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|entry| entry.uid() == 0)
 }
 
-fn is_program(name: &str) -> bool {
+/// Whether a program of this name can be run.
+pub fn is_program(name: &str) -> bool {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&folders).any(|folder| folder.join(name).is_file())
 }
