@@ -36,9 +36,6 @@ const LINKERS: [(&str, &str); 3] = [("cc", "cc"), ("clang", "clang"), ("cc -fuse
 /// Packs the library and uses it.
 pub fn run() -> Outcome {
     dist::run(None)?;
-    if Path::new(SCRATCH).exists() {
-        fs::remove_dir_all(SCRATCH).map_err(|error| format!("{SCRATCH}: {error}"))?;
-    }
     fs::create_dir_all(SCRATCH).map_err(|error| format!("{SCRATCH}: {error}"))?;
     for (linker, shown_by) in LINKERS {
         if linker == LINKERS[0].0 || tools::is_program(shown_by) {
@@ -50,6 +47,29 @@ pub fn run() -> Outcome {
     ask_pkg_config()?;
     live_with_neighbours()?;
     run_examples()
+}
+
+/// Packs the library for aarch64, and runs a program and the examples in C with it under an emulator.
+pub fn run_on_aarch64(emulator: &str) -> Outcome {
+    dist::run(Some("aarch64-unknown-linux-gnu"))?;
+    fs::create_dir_all(SCRATCH).map_err(|error| format!("{SCRATCH}: {error}"))?;
+    let folder = format!("{}-aarch64", dist::FOLDER);
+    let mut sources = vec![Path::new(PROGRAMS).join("hooks.c")];
+    sources.extend(examples(&Path::new(&folder).join("examples"), &["c"])?);
+    for source in sources {
+        let program = Path::new(SCRATCH).join("aarch64");
+        let mut command = run::line(&format!("aarch64-linux-gnu-gcc -O2 -I{folder}/include -o"));
+        command
+            .args([&program, &source])
+            .arg(format!("{folder}/lib/libfibrant.a"))
+            .args(dist::SYSTEM_LIBRARIES.split_whitespace());
+        run::openly(command)?;
+        let mut command = run::line(emulator);
+        command.arg(&program);
+        succeed(command)?;
+        println!("    {} runs on aarch64", source.display());
+    }
+    Ok(())
 }
 
 /// The packed folder, wherever a command runs.
@@ -178,17 +198,21 @@ fn run_examples() -> Outcome {
 
 /// The programs that make has built.
 fn programs(folder: &Path) -> Outcome<Vec<PathBuf>> {
+    let sources = examples(folder, &["c", "cpp"])?;
+    Ok(sources.iter().map(|source| source.with_extension("")).collect())
+}
+
+/// The examples' sources in these languages, in order of their names.
+fn examples(folder: &Path, languages: &[&str]) -> Outcome<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let sources = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut programs: Vec<PathBuf> = sources
-        .filter(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "c" || extension == "cpp")
-        })
-        .map(|path| path.with_extension(""))
-        .collect();
-    programs.sort();
-    Ok(programs)
+    let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_source = |file: &PathBuf| {
+        let extension = file.extension().unwrap_or_default();
+        languages.iter().any(|language| extension == *language)
+    };
+    let mut sources: Vec<PathBuf> = files.filter(is_source).collect();
+    sources.sort();
+    Ok(sources)
 }
 
 /// Runs a command that must succeed in good time; what it has printed.

@@ -22,18 +22,18 @@ const SHARED: &str = "libfibrant.so.0";
 /// What a program that links the archive needs besides.
 pub const SYSTEM_LIBRARIES: &str = "-lpthread -ldl -lm";
 
+/// Where a package for this machine is written. That for another has the machine's name behind it.
+pub const FOLDER: &str = "target/dist";
+
 /// Packs the library for this machine, or for the one that the target names.
 pub fn run(target: Option<&str>) -> Outcome {
     let package = Package::of(target)?;
-    let built = build(target)?;
+    let built = package.build(target)?;
     package.start_afresh()?;
     package.add_libraries(&built)?;
     package.add_texts()?;
     package.tar()
 }
-
-/// Where a package for this machine is written.
-pub const FOLDER: &str = "target/dist";
 
 /// What is packed, for which machine and where.
 struct Package {
@@ -43,23 +43,6 @@ struct Package {
     /// What the names of binutils' programs for that machine begin with.
     prefix: String,
     version: String,
-}
-
-/// Builds both libraries and says in which folder they are.
-fn build(target: Option<&str>) -> Outcome<PathBuf> {
-    // With all crate types cargo would not optimise the whole at once. Users expect that valgrind can be used; it costs nothing.
-    let mut command = run::line(
-        "cargo rustc -p fibrant-c --profile packed --features valgrind --crate-type staticlib,cdylib",
-    );
-    if let Some(target) = target {
-        command.args(["--target", target]);
-    }
-    // Not in the manifest: tests find the library beside them by the name of its file.
-    command.args(["--", "-C", &format!("link-arg=-Wl,-soname,{SHARED}")]);
-    run::openly(command)?;
-    Ok(Path::new("target")
-        .join(target.unwrap_or_default())
-        .join("packed"))
 }
 
 impl Package {
@@ -82,6 +65,28 @@ impl Package {
             machine,
             version: version()?,
         })
+    }
+
+    /// Builds both libraries and says in which folder they are.
+    fn build(&self, target: Option<&str>) -> Outcome<PathBuf> {
+        // With all crate types cargo would not optimise the whole at once. Users expect that valgrind can be used; it costs nothing.
+        let mut command = run::line(
+            "cargo rustc -p fibrant-c --profile packed --features valgrind --crate-type staticlib,cdylib",
+        );
+        if let Some(target) = target {
+            command.args(["--target", target]);
+            let variable = target.to_uppercase().replace('-', "_");
+            command.env(
+                format!("CARGO_TARGET_{variable}_LINKER"),
+                format!("{}gcc", self.prefix),
+            );
+        }
+        // Not in the manifest: tests find the library beside them by the name of its file.
+        command.args(["--", "-C", &format!("link-arg=-Wl,-soname,{SHARED}")]);
+        run::openly(command)?;
+        Ok(Path::new("target")
+            .join(target.unwrap_or_default())
+            .join("packed"))
     }
 
     /// A folder with nothing in it but folders.

@@ -503,7 +503,7 @@ pub fn patches() -> Outcome<Vec<PathBuf>> {
 fn msrv() -> Outcome {
     let rust = oldest_rust()?;
     openly(&format!(
-        "rustup run {rust} cargo check -p fibrant --all-features --target-dir target/msrv"
+        "rustup run {rust} cargo check -p fibrant -p fibrant-c --all-features --target-dir target/msrv"
     ))
 }
 
@@ -596,7 +596,8 @@ fn aarch64() -> Outcome {
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", EMULATOR)
         // Tests that run themselves once more in a child process need it, too.
         .env("FIBRANT_TEST_RUNNER", EMULATOR);
-    run::openly(command)
+    run::openly(command)?;
+    c::run_on_aarch64(EMULATOR)
 }
 
 /// Arguments for cargo: these files of tests only.
