@@ -6,7 +6,7 @@
 //!
 //! Copying a stack while standing on it cannot be done: the caller of `settle` stands on another.
 
-use super::{Cache, Stack};
+use super::{Cache, Stack, valgrind};
 use crate::context::Context;
 use crate::stats::Counters;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -146,6 +146,7 @@ impl Tenant {
             // SAFETY: that many bytes below the top are where its copy was taken from; nobody else is there any more.
             unsafe {
                 let low = home.stack.top().as_ptr().sub(size);
+                valgrind::revive(low, size);
                 ptr::copy_nonoverlapping(self.copy.get(), low, size);
             }
         }
