@@ -9,10 +9,26 @@ use crate::tools;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 /// Programs that are linked in every way.
 const PROGRAMS: &str = "fibrant-c/tests/link";
+
+/// Programs for libco's API that are repeated under valgrind, and on aarch64 if they are C's: those that switch in every way.
+const SWITCHING: [&str; 8] = [
+    "conditions.c",
+    "event_loop.c",
+    "exceptions.cpp",
+    "reset.c",
+    "share_stack.c",
+    "specific.cpp",
+    "switching.c",
+    "threads.c",
+];
+
+/// Where they are.
+const TESTS: &str = "fibrant-c/tests/programs";
 
 /// Where everything is built.
 const SCRATCH: &str = "target/c";
@@ -46,7 +62,8 @@ pub fn run() -> Outcome {
     }
     ask_pkg_config()?;
     live_with_neighbours()?;
-    run_examples()
+    run_examples()?;
+    run_under_valgrind()
 }
 
 /// Packs the library for aarch64, and runs a program and the examples in C with it under an emulator.
@@ -55,12 +72,14 @@ pub fn run_on_aarch64(emulator: &str) -> Outcome {
     fs::create_dir_all(SCRATCH).map_err(|error| format!("{SCRATCH}: {error}"))?;
     let folder = format!("{}-aarch64", dist::FOLDER);
     let mut sources = vec![Path::new(PROGRAMS).join("hooks.c")];
-    sources.extend(examples(&Path::new(&folder).join("examples"), &["c"])?);
-    for source in sources {
+    sources.extend(examples(&Path::new(&folder).join("examples"))?);
+    sources.extend(switching()?);
+    // It would take another compiler for C++.
+    for source in sources.iter().filter(|source| !is_cpp(source)) {
         let program = Path::new(SCRATCH).join("aarch64");
         let mut command = run::line(&format!("aarch64-linux-gnu-gcc -O2 -I{folder}/include -o"));
         command
-            .args([&program, &source])
+            .args([&program, source])
             .arg(format!("{folder}/lib/libfibrant.a"))
             .args(dist::SYSTEM_LIBRARIES.split_whitespace());
         run::openly(command)?;
@@ -173,46 +192,82 @@ fn live_with_neighbours() -> Outcome {
 fn run_examples() -> Outcome {
     let folder = packed()?.join("examples");
     let make = |arguments: &str| {
-        let mut command = run::line(&format!("make --no-print-directory {arguments}"));
+        let mut command = run::line(&format!("make --silent --no-print-directory {arguments}"));
         command.current_dir(&folder);
         run::openly(command)
     };
-    make("LIBRARY=shared")?;
-    for program in programs(&folder)? {
-        succeed(Command::new(&program))?;
-    }
-    make("clean")?;
-    make("all")?;
-    for program in programs(&folder)? {
-        succeed(Command::new(&program))?;
-        let mut command = run::line("valgrind --error-exitcode=9");
-        command.arg(&program);
-        let output = succeed(command)?;
-        if output.contains("client switching stacks") {
-            return Err(format!("{}: {output}", program.display()));
+    for library in ["shared", "static"] {
+        make(&format!("LIBRARY={library}"))?;
+        for source in examples(&folder)? {
+            succeed(Command::new(source.with_extension("")))?;
         }
-        println!("    {}: valgrind has nothing to say", program.display());
+        make("clean")?;
     }
-    make("clean")
+    Ok(())
 }
 
-/// The programs that make has built.
-fn programs(folder: &Path) -> Outcome<Vec<PathBuf>> {
-    let sources = examples(folder, &["c", "cpp"])?;
-    Ok(sources.iter().map(|source| source.with_extension("")).collect())
+/// The examples, and programs that switch in every way; two at a time, for they mostly wait.
+fn run_under_valgrind() -> Outcome {
+    let sources = [examples(&packed()?.join("examples"))?, switching()?].concat();
+    let (left, right) = sources.split_at(sources.len() / 2);
+    let run_all = |sources: &[PathBuf]| {
+        sources
+            .iter()
+            .try_for_each(|source| run_one_under_valgrind(source))
+    };
+    thread::scope(|scope| {
+        let other = scope.spawn(|| run_all(left));
+        run_all(right).and(other.join().expect("it does not panic"))
+    })
 }
 
-/// The examples' sources in these languages, in order of their names.
-fn examples(folder: &Path, languages: &[&str]) -> Outcome<Vec<PathBuf>> {
+/// Valgrind does not count a switch that it takes for a strange jump as an error, but says so.
+fn run_one_under_valgrind(source: &Path) -> Outcome {
+    let name = source.file_name().expect("it is a file").display();
+    let program = Path::new(SCRATCH).join(format!("{name}.program"));
+    let mut command = run::line(if is_cpp(source) {
+        "c++ -std=c++11"
+    } else {
+        "cc -std=c11"
+    });
+    command
+        .args(["-g", "-O1", "-I"])
+        .args([&packed()?.join("include"), Path::new("-o"), &program, source])
+        .arg(packed()?.join("lib/libfibrant.a"))
+        .args(dist::SYSTEM_LIBRARIES.split_whitespace());
+    run::openly(command)?;
+    let mut command = run::line("valgrind --error-exitcode=9");
+    command.arg(&program);
+    let output = succeed(command)?;
+    if output.contains("client switching stacks") {
+        return Err(format!("{name}: {output}"));
+    }
+    println!("    {name}: valgrind has nothing to say");
+    Ok(())
+}
+
+/// The programs that switch in every way.
+fn switching() -> Outcome<Vec<PathBuf>> {
+    let sources = SWITCHING.map(|name| Path::new(TESTS).join(name));
+    match sources.iter().find(|source| !source.exists()) {
+        Some(missing) => Err(format!("{} is to be run, but is not there", missing.display())),
+        None => Ok(sources.into()),
+    }
+}
+
+/// The examples' sources, in order of their names.
+fn examples(folder: &Path) -> Outcome<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let is_source = |file: &PathBuf| {
-        let extension = file.extension().unwrap_or_default();
-        languages.iter().any(|language| extension == *language)
-    };
-    let mut sources: Vec<PathBuf> = files.filter(is_source).collect();
+    let mut sources: Vec<PathBuf> = files
+        .filter(|file| is_cpp(file) || file.extension().is_some_and(|extension| extension == "c"))
+        .collect();
     sources.sort();
     Ok(sources)
+}
+
+fn is_cpp(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "cpp")
 }
 
 /// Runs a command that must succeed in good time; what it has printed.
