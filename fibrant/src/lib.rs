@@ -15,6 +15,9 @@ pub use scheduler::{Cancelled, DeferCancel, Elapsed, JoinHandle, defer_cancel, s
 /// What the crate fibrant-c is made of. No promise is made about it.
 #[doc(hidden)]
 pub use runtime::routine;
+#[cfg(feature = "c-api")]
+#[doc(hidden)]
+pub use scheduler::is_time_up;
 
 mod clock;
 mod context;

@@ -93,6 +93,13 @@ impl Handle {
         }
     }
 
+    /// Whether the scheduled fiber that this is, or that drives it, was asked to end.
+    #[cfg(feature = "c-api")]
+    #[doc(hidden)]
+    pub fn is_cancelled(&self) -> bool {
+        self.task().is_some_and(|task| task.wait.is_cancelled())
+    }
+
     /// The fiber's number: no other fiber of this process has or had it.
     ///
     /// ```

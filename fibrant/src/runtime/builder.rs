@@ -231,6 +231,14 @@ impl Builder {
         }
         Ok(runtime)
     }
+
+    /// Runs `f` as [`run`](crate::run) does, in a runtime that is made so. The calling thread must not be a worker.
+    #[cfg(feature = "c-api")]
+    #[doc(hidden)]
+    pub fn run<T>(self, f: impl FnOnce() -> T) -> io::Result<T> {
+        super::refuse_nested();
+        super::spawn::run_with(self, f)
+    }
 }
 
 /// Starts a worker's thread, and returns when it is ready.

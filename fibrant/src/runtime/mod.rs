@@ -200,8 +200,9 @@ fn refuse_nested() {
 }
 
 /// The runtime of those who have none: made at its first use, with as many workers as there are cores, and never ended.
+static GLOBAL: PerProcess<OnceLock<Runtime>> = PerProcess::new(OnceLock::new);
+
 fn global() -> &'static Runtime {
-    static GLOBAL: PerProcess<OnceLock<Runtime>> = PerProcess::new(OnceLock::new);
     GLOBAL.get().get_or_init(|| {
         let runtime = Builder::new().name("fibrant-global").build();
         runtime.unwrap_or_else(|error| panic!("the global runtime could not be started: {error}"))
@@ -212,6 +213,21 @@ impl Handle {
     /// The runtime that the calling fiber belongs to, or the global one.
     fn current_or_global() -> Handle {
         Runtime::current().unwrap_or_else(|| global().handle())
+    }
+
+    /// The same, with an error if the global one cannot be started.
+    #[cfg(feature = "c-api")]
+    #[doc(hidden)]
+    pub fn try_current_or_global() -> io::Result<Handle> {
+        if let Some(handle) = Runtime::current() {
+            return Ok(handle);
+        }
+        let global = GLOBAL.get();
+        if global.get().is_none() {
+            // If somebody else is faster, this one ends at once.
+            let _ = global.set(Builder::new().name("fibrant-global").build()?);
+        }
+        Ok(self::global().handle())
     }
 
     /// Spawns a fiber: see [`spawn`](crate::spawn).

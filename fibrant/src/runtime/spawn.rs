@@ -35,12 +35,17 @@ where
     F: FnOnce() -> T,
 {
     refuse_nested();
-    let runtime = super::Builder::new().use_caller(true).build();
-    let runtime = runtime.unwrap_or_else(|error| panic!("the runtime could not be started: {error}"));
+    run_with(super::Builder::new(), f)
+        .unwrap_or_else(|error| panic!("the runtime could not be started: {error}"))
+}
+
+/// The same in a runtime that is built so. The calling thread is not a worker.
+pub(super) fn run_with<T>(builder: super::Builder, f: impl FnOnce() -> T) -> io::Result<T> {
+    let runtime = builder.use_caller(true).build()?;
     let caller = runtime.caller.as_ref().expect("it was built with one");
     let result = caller.enter(f);
     runtime.shutdown(Duration::ZERO);
-    result
+    Ok(result)
 }
 
 /// Spawns a fiber: `f` runs concurrently with its spawner, on some worker of the same runtime. Outside a runtime it runs in a
@@ -450,6 +455,18 @@ impl Builder {
             Some(worker) => unsafe { self.spawn_on_worker(worker, spawned_at, None, f) },
             None => self.spawn_in(&Handle::current_or_global(), spawned_at, f),
         }
+    }
+
+    /// Spawns the fiber in that runtime.
+    #[cfg(feature = "c-api")]
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn spawn_with<F, T>(self, runtime: &Handle, f: F) -> io::Result<JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.spawn_in(runtime, Location::caller(), f)
     }
 
     /// Spawns the fiber in that runtime.

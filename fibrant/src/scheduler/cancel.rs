@@ -67,6 +67,13 @@ impl Error for Elapsed {}
 /// The payload that unwinds to a [`timeout`].
 struct TimeUp;
 
+/// Whether what a wait has unwound with says that the time of a [`timeout`] is up.
+#[cfg(feature = "c-api")]
+#[doc(hidden)]
+pub fn is_time_up(payload: &(dyn std::any::Any + Send)) -> bool {
+    payload.is::<TimeUp>()
+}
+
 /// Why a wait was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interruption {

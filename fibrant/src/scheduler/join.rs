@@ -98,6 +98,17 @@ impl<T> JoinHandle<T> {
         Ok(self.into_result())
     }
 
+    /// Waits for the fiber to end, for at most that long, if it is limited, and says whether it has. The handle stays, also if this
+    /// unwinds.
+    ///
+    /// # Safety
+    /// Nobody else waits by means of this handle meanwhile.
+    #[cfg(feature = "c-api")]
+    #[doc(hidden)]
+    pub unsafe fn wait_for_end(&self, timeout: Option<Duration>) -> bool {
+        self.wait(timeout.map_or(clock::NEVER, clock::after))
+    }
+
     /// Whether the fiber has ended.
     ///
     /// ```

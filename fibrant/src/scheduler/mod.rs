@@ -44,6 +44,8 @@ mod turn;
 mod waker;
 mod worker;
 
+#[cfg(feature = "c-api")]
+pub use cancel::is_time_up;
 pub use cancel::{Cancelled, DeferCancel, Elapsed, defer_cancel, timeout};
 pub use dump::{Dump, FiberDump, WorkerDump};
 pub use join::JoinHandle;

@@ -209,6 +209,25 @@ impl<T: ?Sized> Mutex<T> {
     }
 }
 
+/// For those who have no place for a guard.
+#[cfg(feature = "c-api")]
+#[doc(hidden)]
+impl<T: ?Sized> Mutex<T> {
+    /// Whether the fiber or thread that calls this has locked it.
+    pub fn is_mine(&self) -> bool {
+        self.raw.is_mine()
+    }
+
+    /// Its guard once more.
+    ///
+    /// # Safety
+    /// The caller has locked it, and has forgotten the guard.
+    pub unsafe fn guard(&self) -> MutexGuard<'_, T> {
+        // SAFETY: the caller's promise.
+        unsafe { MutexGuard::new(self) }
+    }
+}
+
 impl<'a, T: ?Sized> MutexGuard<'a, T> {
     /// # Safety
     /// The caller has locked the mutex, and this is its guard.

@@ -130,6 +130,12 @@ impl RawMutex {
         false
     }
 
+    /// Whether the caller holds it.
+    #[cfg(feature = "c-api")]
+    pub(crate) fn is_mine(&self) -> bool {
+        self.is_held_by(Holder::present().0)
+    }
+
     fn is_held_by(&self, holder: Holder) -> bool {
         self.word.load(Relaxed) & !WAITERS == held_by(holder)
     }

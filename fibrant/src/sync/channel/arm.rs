@@ -532,6 +532,17 @@ pub fn select<const N: usize>(arms: [AnyArm<'_>; N]) -> Option<usize> {
     choose(&arms.map(|arm| arm.0), clock::NEVER)
 }
 
+/// The same for a number of arms that is known at run time only; at most for that long, if it is limited.
+#[cfg(feature = "c-api")]
+pub fn select_among(arms: &[AnyArm<'_>], timeout: Option<std::time::Duration>) -> Option<usize> {
+    let arms: Vec<_> = arms.iter().map(|arm| arm.0).collect();
+    let deadline = match timeout {
+        Some(time) if time.is_zero() => 0,
+        time => time.map_or(clock::NEVER, clock::after),
+    };
+    choose(&arms, deadline)
+}
+
 /// Says which arm was chosen, if one can be chosen now.
 pub fn try_select<const N: usize>(arms: [AnyArm<'_>; N]) -> Option<usize> {
     choose(&arms.map(|arm| arm.0), 0)

@@ -55,9 +55,11 @@ pub(crate) struct State<T> {
     sending: List<Seat<T>>,
     /// Places that were promised to late senders.
     promised: usize,
-    /// How many ends there are.
+    /// How many ends there are; none, if it was closed.
     pub(crate) senders: usize,
     pub(crate) receivers: usize,
+    /// Whether it was closed: then the ends are not counted any more.
+    pub(crate) is_closed: bool,
     clockwork: Option<Clockwork<T>>,
     pub(crate) name: Option<Cow<'static, str>>,
 }
@@ -250,6 +252,7 @@ impl<T> Channel<T> {
                 sending: List::new(),
                 senders: 1,
                 receivers: 1,
+                is_closed: false,
                 clockwork: None,
                 name: None,
             }),
@@ -452,8 +455,17 @@ impl<T> Channel<T> {
         }
     }
 
-    /// The last receiver is gone: whoever waits to send, waits in vain, and what is there is dropped.
-    pub(crate) fn end_sending(&self) {
+    /// Nothing is sent any more, and whoever receives gets what is left: as if all ends were gone, but what is there stays.
+    #[cfg(feature = "c-api")]
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        (state.senders, state.receivers, state.is_closed) = (0, 0, true);
+        drop(state);
+        self.end_receiving();
+        self.disappoint_senders();
+    }
+
+    fn disappoint_senders(&self) {
         loop {
             let someone = disappoint_first(&mut self.lock().sending);
             if someone.is_none() {
@@ -461,6 +473,11 @@ impl<T> Channel<T> {
             }
             wake(someone);
         }
+    }
+
+    /// The last receiver is gone: whoever waits to send, waits in vain, and what is there is dropped.
+    pub(crate) fn end_sending(&self) {
+        self.disappoint_senders();
         // Not before: as long as somebody waits, a place that is given back is filled.
         let rest = std::mem::take(&mut self.lock().buffer);
         drop(rest);
@@ -492,10 +509,10 @@ impl<T> Channel<T> {
             0 => "rendezvous".to_owned(),
             capacity => format!("holds {} of {capacity}", state.buffer.len()),
         });
-        text.add(&format!(
-            "{} senders, {} receivers",
-            state.senders, state.receivers
-        ));
+        text.add(&match state.is_closed {
+            true => "closed".to_owned(),
+            false => format!("{} senders, {} receivers", state.senders, state.receivers),
+        });
         for (list, words) in [
             (&mut state.receiving, "receiving:"),
             (&mut state.sending, "sending:"),

@@ -187,6 +187,13 @@ impl<T> Sender<T> {
         }
     }
 
+    /// Closes the channel for all of its ends: nothing is sent any more, and receivers get what is left, and then an error.
+    #[cfg(feature = "c-api")]
+    #[doc(hidden)]
+    pub fn close(&self) {
+        self.channel.close();
+    }
+
     /// Whether both send to the same channel.
     ///
     /// ```
@@ -417,7 +424,9 @@ tell_about_the_channel!(
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Sender<T> {
-        self.channel.lock().senders += 1;
+        let mut state = self.channel.lock();
+        state.senders += usize::from(!state.is_closed);
+        drop(state);
         Sender {
             channel: Arc::clone(&self.channel),
         }
@@ -426,7 +435,9 @@ impl<T> Clone for Sender<T> {
 
 impl<T> Clone for Receiver<T> {
     fn clone(&self) -> Receiver<T> {
-        self.channel.lock().receivers += 1;
+        let mut state = self.channel.lock();
+        state.receivers += usize::from(!state.is_closed);
+        drop(state);
         Receiver {
             channel: Arc::clone(&self.channel),
         }
@@ -437,8 +448,8 @@ impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         let is_last = {
             let mut state = self.channel.lock();
-            state.senders -= 1;
-            state.senders == 0
+            state.senders -= usize::from(!state.is_closed);
+            state.senders == 0 && !state.is_closed
         };
         if is_last {
             self.channel.end_receiving();
@@ -450,8 +461,8 @@ impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         let is_last = {
             let mut state = self.channel.lock();
-            state.receivers -= 1;
-            state.receivers == 0
+            state.receivers -= usize::from(!state.is_closed);
+            state.receivers == 0 && !state.is_closed
         };
         if is_last {
             self.channel.end_sending();

@@ -39,6 +39,8 @@ use std::time::{Duration, Instant};
 /// What [`select!`](crate::select) expands to.
 #[doc(hidden)]
 pub mod arms {
+    #[cfg(feature = "c-api")]
+    pub use super::arm::select_among;
     pub use super::arm::{AnyArm, ReceiveArm, SendArm, select, select_timeout, try_select};
 }
 
