@@ -1,0 +1,100 @@
+//! `fibrant.h`: the programs in `tests/fb`, built with the system's compilers, and the examples. Each program checks itself, and runs
+//! with one worker and with three, with light and with isolated fibers, linked statically and dynamically.
+
+#[path = "fb/support.rs"]
+mod support;
+
+use std::os::unix::process::ExitStatusExt;
+use support::{Linked, build, compile, here, run, run_well};
+
+/// Runs a program of `tests/fb` in all ways.
+fn everywhere(source: &str) {
+    for linked in [Linked::Statically, Linked::Dynamically] {
+        let program = build(&here("tests/fb").join(source), linked);
+        for workers in ["1", "3"] {
+            for kind in ["light", "isolated"] {
+                run_well(&program, &[workers, kind]);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_header_is_c_and_cpp_without_a_warning() {
+    let source = here("tests/fb/header.c");
+    let source = source.to_str().unwrap();
+    for standard in ["c11", "c17"] {
+        compile(standard, &["-fsyntax-only", source]);
+    }
+    for standard in ["c++11", "c++14", "c++17", "c++20"] {
+        compile(standard, &["-fsyntax-only", "-x", "c++", source]);
+    }
+}
+
+#[test]
+fn fibers_are_spawned_and_joined() {
+    everywhere("fibers.c");
+}
+
+#[test]
+fn runtimes_start_and_stop() {
+    everywhere("runtimes.c");
+}
+
+#[test]
+fn a_cancelled_fiber_hears_of_it_from_every_wait() {
+    everywhere("cancelling.c");
+}
+
+#[test]
+fn channels_pass_messages_and_close() {
+    everywhere("channels.c");
+}
+
+#[test]
+fn locks_exclude_and_wake() {
+    everywhere("locks.c");
+}
+
+#[test]
+fn locals_are_each_fibers_own() {
+    everywhere("locals.c");
+}
+
+#[test]
+fn blocking_calls_are_hooked() {
+    everywhere("blocking.c");
+}
+
+#[test]
+fn dumps_have_the_names() {
+    everywhere("dumps.c");
+}
+
+#[test]
+fn an_exception_that_leaves_a_function_ends_the_program() {
+    for linked in [Linked::Statically, Linked::Dynamically] {
+        let program = build(&here("tests/fb/exceptions.cc"), linked);
+        run_well(&program, &["none"]);
+        for way in ["fiber", "run", "run_on", "blocking", "local"] {
+            let ended = run(&program, &[way]);
+            assert_eq!(
+                ended.status.signal(),
+                Some(6),
+                "{way} {linked:?}: {}",
+                ended.output
+            );
+            assert!(ended.output.contains("now"), "{way} {linked:?}: {}", ended.output);
+        }
+    }
+}
+
+#[test]
+fn examples_run_to_their_end() {
+    for example in ["fb_echo.c", "fb_pipeline.c"] {
+        for linked in [Linked::Statically, Linked::Dynamically] {
+            let output = run_well(&build(&here("examples").join(example), linked), &[]);
+            assert!(!output.is_empty(), "{example} says nothing");
+        }
+    }
+}
