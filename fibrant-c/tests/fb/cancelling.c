@@ -73,6 +73,7 @@ static void *hooked(void *unused) {
     IS(read(ends[0], &byte, 1), -1);
     IS(errno, ECANCELED);
     /* Once: whoever insists, waits. */
+    atomic_store(&state, 2);
     IS(read(ends[0], &byte, 1), 1);
     return NULL;
 }
@@ -134,7 +135,8 @@ static int program(void *unused) {
     IS(fb_spawn(&fiber, hooked, NULL), 0);
     EVENTUALLY(atomic_load(&state));
     IS(fb_cancel(fiber), 0);
-    IS(fb_sleep(FB_MS(5)), 0);
+    EVENTUALLY(atomic_load(&state) == 2);
+    IS(fb_join_timeout(fiber, NULL, FB_MS(5)), -ETIMEDOUT);
     IS(write(ends[1], "x", 1), 1);
     IS(fb_join(fiber, NULL), 0);
 

@@ -12,7 +12,7 @@ static int nested(void *unused) {
     return 0;
 }
 
-static atomic_int ended;
+static atomic_int started, ended;
 
 static void *nap(void *time) {
     IS(fb_sleep(NUMBER(time)), 0);
@@ -22,6 +22,7 @@ static void *nap(void *time) {
 
 static void *sleep_for_ever(void *unused) {
     (void)unused;
+    atomic_fetch_add(&started, 1);
     IS(fb_sleep(FB_FOREVER), -ECANCELED);
     atomic_fetch_add(&ended, 1);
     return POINTER(7);
@@ -30,6 +31,7 @@ static void *sleep_for_ever(void *unused) {
 static void *stubborn(void *unused) {
     (void)unused;
     IS(fb_set_cancel(0), 1);
+    atomic_fetch_add(&started, 1);
     (void)fb_sleep(FB_FOREVER);
     return NULL;
 }
@@ -109,6 +111,7 @@ int main(int argc, char **argv) {
     /* Shutting down waits for so long, and cancels. */
     IS(fb_runtime_start(&runtime, &options), 0);
     IS(fb_spawn_in(runtime, &fiber, NULL, sleep_for_ever, NULL), 0);
+    EVENTUALLY(atomic_load(&started) == 1);
     IS(fb_runtime_shutdown(runtime, FB_MS(30)), 0);
     IS(atomic_load(&ended), 101);
     IS(fb_join(fiber, &result), 0);
@@ -117,6 +120,7 @@ int main(int argc, char **argv) {
     /* Who does not end is given up. */
     IS(fb_runtime_start(&runtime, &options), 0);
     IS(fb_spawn_in(runtime, &fiber, NULL, stubborn, NULL), 0);
+    EVENTUALLY(atomic_load(&started) == 2);
     IS(fb_runtime_shutdown(runtime, FB_MS(1)), 1);
     IS(fb_join(fiber, &result), 0);
     CHECK(result == FB_CANCELED);
