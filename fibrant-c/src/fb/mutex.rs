@@ -8,7 +8,6 @@ use super::error::{Answer, Errno, INVALID, answer, interruption};
 use fibrant::defer_cancel;
 use fibrant::sync::{Condvar, Mutex, MutexGuard};
 use libc::{c_char, c_int};
-use std::any::Any;
 use std::mem;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{
@@ -77,35 +76,16 @@ impl FbCond {
         let guard = mutex.guard()?;
         self.waiting.fetch_add(1, AcqRel);
         let _waiting = Waiting(self);
-        let waited = panic::catch_unwind(AssertUnwindSafe(|| match timeout {
-            None => {
-                let guard = self.condvar.wait(guard);
-                (guard.unwrap_or_else(PoisonError::into_inner), false)
-            }
-            Some(time) => {
-                let waited = self.condvar.wait_timeout(guard, time);
-                let (guard, result) = waited.unwrap_or_else(PoisonError::into_inner);
-                (guard, result.timed_out())
-            }
-        }));
+        let waited = panic::catch_unwind(AssertUnwindSafe(|| self.condvar.try_wait(guard, timeout)));
         let (guard, result) = match waited {
-            Ok((guard, false)) => (guard, Ok(0)),
-            Ok((guard, true)) => (guard, Err(Errno(libc::ETIMEDOUT))),
+            Ok(Ok((guard, false))) => (guard, Ok(0)),
+            Ok(Ok((guard, true))) => (guard, Err(Errno(libc::ETIMEDOUT))),
+            Ok(Err(guard)) => (guard, Err(INVALID)),
             // A wait that unwinds does so without the mutex. Who is cancelled has to clean up, and needs it.
-            Err(payload) => (lock(&mutex.mutex), Err(refusal(&*payload))),
+            Err(payload) => (lock(&mutex.mutex), Err(interruption(&*payload))),
         };
         mem::forget(guard);
         result
-    }
-}
-
-/// Why a wait for a condition has unwound.
-fn refusal(payload: &(dyn Any + Send)) -> Errno {
-    let text = payload.downcast_ref::<&str>().copied();
-    match text.is_some_and(|text| text.contains("with another mutex")) {
-        // Only the condition variable knows, at the moment at which the wait begins. It has printed what is wrong.
-        true => INVALID,
-        false => interruption(payload),
     }
 }
 

@@ -283,12 +283,34 @@ impl Condvar {
         }
     }
 
+    /// Waits to be notified, for at most that long, if it is limited. Says whether the time was over; and gives the guard back at once if
+    /// others wait here with another mutex.
+    #[cfg(feature = "c-api")]
+    #[doc(hidden)]
+    pub fn try_wait<'a, T: ?Sized>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        timeout: Option<Duration>,
+    ) -> Result<(MutexGuard<'a, T>, bool), MutexGuard<'a, T>> {
+        self.try_wait_until(guard, timeout.map_or(clock::NEVER, clock::after))
+    }
+
     /// Gives the mutex up until it is notified, or until the deadline. Says whether that was it.
     fn wait_until<'a, T: ?Sized>(
         &self,
         guard: MutexGuard<'a, T>,
         deadline: u64,
     ) -> (MutexGuard<'a, T>, bool) {
+        let waited = self.try_wait_until(guard, deadline);
+        waited.unwrap_or_else(|_guard| panic!("others wait for this condition variable with another mutex"))
+    }
+
+    /// The same; gives the guard back at once if others wait with another mutex.
+    fn try_wait_until<'a, T: ?Sized>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        deadline: u64,
+    ) -> Result<(MutexGuard<'a, T>, bool), MutexGuard<'a, T>> {
         // It stands for the lock when this returns; but if this unwinds, only as long as the mutex was not unlocked.
         let guard = ManuallyDrop::new(guard);
         let mutex = guard.mutex().raw();
@@ -347,12 +369,9 @@ impl Condvar {
                 }
                 interruption.unwind();
             }
-            End::Needless => {
-                let _guard = ManuallyDrop::into_inner(guard);
-                panic!("others wait for this condition variable with another mutex");
-            }
+            End::Needless => return Err(ManuallyDrop::into_inner(guard)),
         }
-        (ManuallyDrop::into_inner(guard), end == End::TimedOut)
+        Ok((ManuallyDrop::into_inner(guard), end == End::TimedOut))
     }
 
     /// Adds somebody to the list, unless those in it wait with another mutex.
