@@ -17,6 +17,7 @@ use super::retry::{Caller, try_again};
 use super::thread::at_home;
 use crate::clock;
 use crate::fiber::Thread;
+use crate::scheduler::event_loop::EventLoop;
 use crate::sync::address::{self, ALL_BITS, End, Key, Space, Who};
 use crate::sys;
 use libc::{c_int, clockid_t, pthread_mutex_t, pthread_rwlock_t, sem_t, timespec};
@@ -111,6 +112,9 @@ pub(super) fn note_fed(caller: Option<Caller>, address: usize) {
     address::note_fed(caller.map(|caller| caller.worker), address);
 }
 
+/// After how long a thread that has an event loop looks again for what it waits for: nanoseconds.
+const LOOK_AGAIN_AFTER: u64 = 1_000_000;
+
 /// Waits until `attempt`, which has just failed, does not say `EBUSY` any more; `ETIMEDOUT` if the time is up first.
 pub(super) fn acquire(
     caller: Option<Caller>,
@@ -129,9 +133,12 @@ pub(super) fn acquire(
     };
     loop {
         // Whoever was woken, or gave up, tries once more before it waits again.
-        let end = parking(caller, || {
-            address::wait(who(caller), key, bits, until.deadline(), fails)
-        });
+        let deadline = match caller {
+            // Whoever is woken in its stead may be a coroutine that only this thread can resume: it looks again, soon.
+            None if EventLoop::existing().is_some() => until.deadline().min(clock::now() + LOOK_AGAIN_AFTER),
+            _ => until.deadline(),
+        };
+        let end = parking(caller, || address::wait(who(caller), key, bits, deadline, fails));
         if end == End::Unexpected || !fails() {
             note_fed(caller, key.address);
             return last.get();

@@ -153,7 +153,14 @@ impl Worker {
             unsafe { self.driver.arm(timed, when) };
         }
         announce(&fiber.task, number);
-        self.give_way();
+        if self.is_event_loop && !fiber.task.wait.is_waiting() {
+            // It is over before it has begun: a coroutine goes back to its resumer only if it must, for it may have got what it
+            // wanted, such as a lock that its resumer wants, too.
+            self.take_out(NonNull::from(fiber));
+            self.thread().set_scheduling(false);
+        } else {
+            self.give_way();
+        }
         if deadline.timed.is_armed() {
             // SAFETY: it is armed, with this worker's driver: a fiber that waits stays with its worker.
             unsafe { self.driver.disarm(timed) };

@@ -422,11 +422,13 @@ fn give_way(woken: Woken) {
     if std::thread::panicking() && !worker.is_some_and(Worker::has_own_locals) {
         return; // perhaps in the middle of the message, where no other fiber with these thread-locals may panic
     }
-    let let_run = || match worker {
+    // A coroutine that gave way would go back to its resumer, which may want a lock that the coroutine has.
+    let gives_way = worker.filter(|worker| !worker.is_event_loop);
+    let let_run = || match gives_way {
         Some(worker) => worker.yield_now(),
         None => yield_thread(),
     };
-    if worker.is_some() && woken.is_local {
+    if gives_way.is_some() && woken.is_local {
         let_run();
     }
     let Some((address, moment, served)) = woken.hungry else {
