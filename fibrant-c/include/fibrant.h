@@ -266,7 +266,7 @@ int fb_self_name(char *buffer, size_t size);
 /* Sleeps at least that long. sleep, usleep and nanosleep do as well. -ECANCELED. */
 int fb_sleep(fb_duration time);
 
-/* Lets the other fibers of this worker have a turn. -ECANCELED. */
+/* Lets the other fibers of this worker have a turn. Returns 0, also if the caller was cancelled. */
 int fb_yield(void);
 
 /*

@@ -89,6 +89,20 @@ fn an_exception_that_leaves_a_function_ends_the_program() {
     }
 }
 
+/// Rust that calls C that calls this.
+#[test]
+fn a_time_limit_of_rust_ends_waits_of_c() {
+    use fibrant_c::fb::fiber::fb_sleep;
+    use std::time::{Duration, Instant};
+    fibrant::run(|| {
+        let start = Instant::now();
+        let result = fibrant::timeout(Duration::from_millis(5), || fb_sleep(1_000_000_000_000));
+        assert_eq!(result, Ok(-libc::ETIMEDOUT));
+        assert!(start.elapsed() >= Duration::from_millis(5));
+        assert_eq!(fb_sleep(1), 0);
+    });
+}
+
 #[test]
 fn examples_run_to_their_end() {
     for example in ["fb_echo.c", "fb_pipeline.c"] {

@@ -50,6 +50,7 @@ static void *wait_and_clean_up(void *way) {
     /* It stays so; */
     for (long long other = 0; other <= 13; other++) IS(wait_by(other), -ECANCELED);
     /* but what need not wait works, */
+    IS(fb_yield(), 0);
     IS(fb_send(empty, POINTER(1)), 0);
     void *message;
     IS(fb_recv(empty, &message), 0);

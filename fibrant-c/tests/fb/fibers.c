@@ -1,5 +1,6 @@
 /* Spawning, joining, detaching, names, numbers, sleeping, yielding; other workers, real threads. */
 #include "check.h"
+#include <sys/resource.h>
 
 static void *square(void *number) {
     return POINTER(NUMBER(number) * NUMBER(number));
@@ -201,6 +202,27 @@ static void attributes(void) {
     IS(fb_spawn_in(NULL, &fiber, &large.known, square, POINTER(3)), -E2BIG);
 }
 
+/* Whoever joins a fiber hears that there was no stack for it. */
+static void no_stack(void) {
+    fb_attr attr = FB_ATTR_INIT;
+    fb_fiber *fiber;
+    struct rlimit before, low;
+    unsigned long long pages;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file != NULL && fscanf(file, "%llu", &pages) == 1);
+    fclose(file);
+    CHECK(getrlimit(RLIMIT_AS, &before) == 0);
+    low = before;
+    low.rlim_cur = pages * (unsigned long long)sysconf(_SC_PAGESIZE) + (1ULL << 30);
+    CHECK(setrlimit(RLIMIT_AS, &low) == 0);
+    attr.stack_size = (size_t)8 << 30;
+    IS(fb_spawn_in(NULL, &fiber, &attr, square, NULL), 0);
+    IS(fb_join(fiber, NULL), -ENOMEM);
+    CHECK(setrlimit(RLIMIT_AS, &before) == 0);
+    attr.stack_size = (size_t)1 << 60;
+    IS(fb_spawn_in(NULL, &fiber, &attr, square, NULL), -EINVAL);
+}
+
 static void turns(void) {
     atomic_int turns = 0;
     fb_fiber *fibers[4];
@@ -236,6 +258,7 @@ static int program(void *options) {
     results();
     joins();
     attributes();
+    no_stack();
     turns();
     blocking();
     return 42;
