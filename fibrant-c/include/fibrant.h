@@ -444,7 +444,8 @@ int fb_group_wait_timeout(fb_group *group, fb_duration timeout);
  * What pthread_key_create is for threads: one value for each fiber, and for each plain thread. The destructor,
  * if it is not NULL, is called with the value of a fiber that ends, if that is not NULL, on that fiber,
  * before whoever joins it goes on; it may wait. As with pthread's, a destructor may set values, and up to
- * four rounds are made. The values of the main thread are not destroyed.
+ * four rounds are made. What runs in fb_run or fb_runtime_run has the values of its thread; those of
+ * the main thread are not destroyed.
  */
 int fb_key_create(fb_key *key, void (*destructor)(void *value));
 /* Deletes the key. Destructors are not called for what it still stands for. -EINVAL: there is no such key. */

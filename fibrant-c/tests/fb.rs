@@ -4,7 +4,10 @@
 #[path = "fb/support.rs"]
 mod support;
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use support::{Linked, build, compile, here, run, run_well};
 
 /// Runs a program of `tests/fb` in all ways.
@@ -29,6 +32,46 @@ fn the_header_is_c_and_cpp_without_a_warning() {
     for standard in ["c++11", "c++14", "c++17", "c++20"] {
         compile(standard, &["-fsyntax-only", "-x", "c++", source]);
     }
+}
+
+/// The names that are followed by a parenthesis in a text, and begin as ours do.
+fn calls(text: &str) -> BTreeSet<&str> {
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let words = text.split(|letter: char| !is_part(letter) && letter != '(');
+    let calls = words.flat_map(|word| word.split_inclusive('('));
+    calls
+        .filter_map(|word| word.strip_suffix('('))
+        .filter(|name| name.starts_with("fb_"))
+        .collect()
+}
+
+#[test]
+fn every_function_is_declared_and_called_by_a_program() {
+    let read = |path: PathBuf| fs::read_to_string(path).unwrap();
+    let files = |directory: &str, ending: &str| {
+        let entries = fs::read_dir(here(directory)).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let wanted = paths.filter(|path| path.to_str().unwrap().ends_with(ending));
+        wanted.map(read).collect::<String>()
+    };
+    let header = read(here("include/fibrant.h"));
+    let without_comments: String = header
+        .split("/*")
+        .map(|part| part.split_once("*/").map_or(part, |(_, code)| code))
+        .collect();
+    let declared = calls(&without_comments);
+    let sources = files("src/fb", ".rs");
+    let defined: BTreeSet<&str> = sources
+        .match_indices("extern \"C\" fn fb_")
+        .map(|(start, _)| &sources[start + "extern \"C\" fn ".len()..])
+        .map(|rest| rest.split('(').next().unwrap())
+        .collect();
+    assert_eq!(declared, defined);
+    assert!(declared.len() > 60, "{declared:?}");
+    let programs = files("tests/fb", ".c");
+    let called = calls(&programs);
+    let uncalled: Vec<_> = declared.difference(&called).collect();
+    assert!(uncalled.is_empty(), "no program calls {uncalled:?}");
 }
 
 #[test]

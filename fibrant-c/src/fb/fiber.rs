@@ -260,18 +260,21 @@ pub extern "C" fn fb_cancelled() -> c_int {
 }
 
 fiber_local! {
-    /// Puts off cancelling, if the fiber has said so.
-    static DEFERRED: RefCell<Option<DeferCancel>> = const { RefCell::new(None) };
+    /// Puts off cancelling, if the fiber with this number has said so: what runs in `fb_run` has the locals of its thread, which stay.
+    static DEFERRED: RefCell<Option<(u64, DeferCancel)>> = const { RefCell::new(None) };
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_set_cancel(enabled: c_int) -> c_int {
     answer(|| {
-        let guard = (enabled == 0).then(defer_cancel);
-        // Locals that have ended are those of a fiber that is not cancelled any more.
-        let before = DEFERRED.try_with(|deferred| deferred.replace(guard));
-        Ok(before.is_ok_and(|guard| guard.is_none()).into())
+        let me = fb_self_id();
+        let guard = (enabled == 0).then(|| (me, defer_cancel()));
+        // A fiber whose locals have ended is not cancelled any more.
+        let Ok(before) = DEFERRED.try_with(|deferred| deferred.replace(guard)) else {
+            return Ok(0);
+        };
+        Ok(before.is_none_or(|(fiber, _)| fiber != me).into())
     })
 }
 

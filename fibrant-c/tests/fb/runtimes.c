@@ -12,6 +12,14 @@ static int nested(void *unused) {
     return 0;
 }
 
+/* Each runtime's own, although both are this thread. */
+static int defer_cancel(void *unused) {
+    (void)unused;
+    IS(fb_set_cancel(0), 1);
+    IS(fb_set_cancel(0), 0);
+    return 0;
+}
+
 static atomic_int started, ended;
 
 static void *nap(void *time) {
@@ -94,6 +102,9 @@ int main(int argc, char **argv) {
     void *result;
     options_that_make_no_sense(options);
     IS(fb_run(nested, NULL, &options), 0);
+    IS(fb_run(defer_cancel, NULL, &options), 0);
+    IS(fb_run(defer_cancel, NULL, &options), 0);
+    IS(fb_set_cancel(1), 1);
 
     /* Stopping waits for all. */
     options.deadlock_ms = 60000;
