@@ -1,9 +1,11 @@
 /*
- * An echo server with a fiber for each connection, and its clients, which are fibers, too. It ends by itself.
+ * An echo server with a fiber for each connection, and its clients, which are fibers, too. It ends
+ * by itself.
  *
  *     cc fb_echo.c -lfibrant -o fb_echo && ./fb_echo
  *
- * accept, connect, read and write are the C library's: in a fiber they let others run instead of blocking.
+ * accept, connect, read and write are the C library's: in a fiber they let others run instead of
+ * blocking.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -36,7 +38,10 @@ static void *echo(void *argument) {
     return NULL;
 }
 
-/* The server: a fiber for each connection, until it is cancelled, of which accept tells by ECANCELED. */
+/*
+ * The server: a fiber for each connection, until it is cancelled, of which accept tells by
+ * ECANCELED.
+ */
 static void *serve(void *argument) {
     int listener = (int)(intptr_t)argument;
     for (;;) {
@@ -55,9 +60,10 @@ static void *ask(void *argument) {
     char text[64], answer[64];
     intptr_t count = 0;
     int connection = socket(AF_INET, SOCK_STREAM, 0);
-    if (connection < 0 || connect(connection, (struct sockaddr *)&address, sizeof address) != 0) fail("connect", errno);
+    if (connection < 0) fail("socket", errno);
+    if (connect(connection, (struct sockaddr *)&address, sizeof address)) fail("connect", errno);
     for (int i = 0; i < MESSAGES; i++) {
-        int length = snprintf(text, sizeof text, "message %d of client %d", i, (int)(intptr_t)argument);
+        int length = snprintf(text, sizeof text, "message %d of %d", i, (int)(intptr_t)argument);
         if (write(connection, text, (size_t)length) != length) fail("write", errno);
         if (recv(connection, answer, (size_t)length, MSG_WAITALL) != length) fail("recv", errno);
         if (memcmp(text, answer, (size_t)length) != 0) fail("another answer", EPROTO);
@@ -76,7 +82,8 @@ static int program(void *unused) {
     int listener = socket(AF_INET, SOCK_STREAM, 0);
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(listener, 128) != 0 ||
+    if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof address) != 0 ||
+        listen(listener, 128) != 0 ||
         getsockname(listener, (struct sockaddr *)&address, &size) != 0) {
         fail("listen", errno);
     }
@@ -95,7 +102,7 @@ static int program(void *unused) {
 }
 
 int main(void) {
-    int result = fb_run(program, NULL, NULL); /* NULL: the default options, one worker for each processor */
+    int result = fb_run(program, NULL, NULL); /* NULL: a worker for each processor */
     if (result < 0) fail("fb_run", -result);
     return result;
 }

@@ -1,9 +1,11 @@
 /*
- * A pipeline: one fiber makes numbers, four test whether they are prime, and main adds up what they have found.
+ * A pipeline: one fiber makes numbers, four test whether they are prime, and main adds up what they
+ * have found.
  *
  *     cc fb_pipeline.c -lfibrant -o fb_pipeline && ./fb_pipeline
  *
- * A channel carries pointers. Closing it tells the receivers that no more will come: fb_recv gives what is left, and then -EPIPE.
+ * A channel carries pointers. Closing it tells the receivers that no more will come: fb_recv gives
+ * what is left, and then -EPIPE.
  */
 #include <errno.h>
 #include <fibrant.h>
@@ -17,7 +19,9 @@ static fb_group *testers;
 
 static void *make_numbers(void *unused) {
     (void)unused;
-    for (intptr_t number = 2; number < LIMIT; number++) fb_send(numbers, (void *)number); /* waits while there is no room */
+    for (intptr_t number = 2; number < LIMIT; number++) {
+        fb_send(numbers, (void *)number); /* waits while there is no room */
+    }
     fb_channel_close(numbers);
     return NULL;
 }
@@ -61,7 +65,10 @@ static int program(void *unused) {
     fb_spawn(NULL, make_numbers, NULL);
     fb_spawn(&closer, close_primes, NULL);
 
-    /* A time limit, so that a mistake shows: nothing for ten seconds, and the dump says who waits for what. */
+    /*
+     * A time limit, so that a mistake shows: nothing for ten seconds, and the dump says who waits
+     * for what.
+     */
     int error;
     while ((error = fb_recv_timeout(primes, &prime, FB_S(10))) == 0) {
         count++;
