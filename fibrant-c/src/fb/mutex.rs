@@ -141,10 +141,12 @@ pub unsafe extern "C" fn fb_mutex_lock(mutex: *mut FbMutex) -> c_int {
     answer(|| {
         // SAFETY: the program's promise.
         let mutex = unsafe { &behind(mutex)?.mutex };
-        if mutex.is_mine() {
-            return Err(Errno(libc::EDEADLK));
-        }
-        mem::forget(lock(mutex));
+        let guard = match try_lock(mutex) {
+            Some(guard) => guard,
+            None if mutex.is_mine() => return Err(Errno(libc::EDEADLK)),
+            None => lock(mutex),
+        };
+        mem::forget(guard);
         Ok(0)
     })
 }
