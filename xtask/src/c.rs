@@ -12,23 +12,38 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+/// The crate that is packed.
+const CRATE: &str = "fibrant-c";
+
 /// Programs that are linked in every way.
 const PROGRAMS: &str = "fibrant-c/tests/link";
 
-/// Programs for libco's API that are repeated under valgrind, and on aarch64 if they are C's: those that switch in every way.
-const SWITCHING: [&str; 8] = [
-    "conditions.c",
-    "event_loop.c",
-    "exceptions.cpp",
-    "reset.c",
-    "share_stack.c",
-    "specific.cpp",
-    "switching.c",
-    "threads.c",
+/// The tests' programs that are repeated under valgrind, and on aarch64 if they are C's, with their arguments: those that switch in every
+/// way.
+const SWITCHING: [(&str, &str); 13] = [
+    ("tests/programs/conditions.c", ""),
+    ("tests/programs/event_loop.c", ""),
+    ("tests/programs/exceptions.cpp", ""),
+    ("tests/programs/reset.c", ""),
+    ("tests/programs/share_stack.c", ""),
+    ("tests/programs/specific.cpp", ""),
+    ("tests/programs/switching.c", ""),
+    ("tests/programs/threads.c", ""),
+    ("tests/fb/cancelling.c", LIGHT),
+    ("tests/fb/channels.c", LIGHT),
+    ("tests/fb/fibers.c", LIGHT),
+    ("tests/fb/locals.c", LIGHT),
+    ("tests/fb/locks.c", LIGHT),
 ];
 
-/// Where they are.
-const TESTS: &str = "fibrant-c/tests/programs";
+/// Three workers, and fibers that share their thread-locals: valgrind cannot set the thread pointer.
+const LIGHT: &str = "3 light";
+
+/// Examples that are not run alone: they need each other, and the tests of fibrant-c run them.
+const NOT_ALONE: [&str; 2] = ["echo_client.c", "echo_server.c"];
+
+/// Examples that valgrind cannot run: their fibers have thread-locals of their own.
+const NOT_UNDER_VALGRIND: [&str; 2] = ["fb_echo.c", "fb_pipeline.c"];
 
 /// Where everything is built.
 const SCRATCH: &str = "target/c";
@@ -66,27 +81,20 @@ pub fn run() -> Outcome {
     run_under_valgrind()
 }
 
-/// Packs the library for aarch64, and runs a program and the examples in C with it under an emulator.
+/// Packs the library for aarch64, and runs programs in C with it under an emulator. C++ would take another compiler.
 pub fn run_on_aarch64(emulator: &str) -> Outcome {
     dist::run(Some("aarch64-unknown-linux-gnu"))?;
     fs::create_dir_all(SCRATCH).map_err(|error| format!("{SCRATCH}: {error}"))?;
-    let folder = format!("{}-aarch64", dist::FOLDER);
-    let mut sources = vec![Path::new(PROGRAMS).join("hooks.c")];
-    sources.extend(examples(&Path::new(&folder).join("examples"))?);
-    sources.extend(switching()?);
-    // It would take another compiler for C++.
-    for source in sources.iter().filter(|source| !is_cpp(source)) {
-        let program = Path::new(SCRATCH).join("aarch64");
-        let mut command = run::line(&format!("aarch64-linux-gnu-gcc -O2 -I{folder}/include -o"));
-        command
-            .args([&program, source])
-            .arg(format!("{folder}/lib/libfibrant.a"))
-            .args(dist::SYSTEM_LIBRARIES.split_whitespace());
-        run::openly(command)?;
+    let folder = PathBuf::from(format!("{}-aarch64", dist::FOLDER));
+    let mut programs = vec![Program::of(Path::new(PROGRAMS).join("hooks.c"))];
+    programs.extend(examples(&folder.join("examples"))?);
+    programs.extend(switching()?);
+    for program in programs.iter().filter(|program| !program.is_cpp()) {
+        let file = program.build("aarch64-linux-gnu-gcc", &folder)?;
         let mut command = run::line(emulator);
-        command.arg(&program);
+        command.arg(file).args(program.arguments.split_whitespace());
         succeed(command)?;
-        println!("    {} runs on aarch64", source.display());
+        println!("    {} runs on aarch64", program.name());
     }
     Ok(())
 }
@@ -188,18 +196,20 @@ fn live_with_neighbours() -> Outcome {
     Ok(())
 }
 
-/// Examples are built where users would build them, and each shows by itself what it is about.
+/// Examples are built as users would build them, and each shows by itself what it is about.
 fn run_examples() -> Outcome {
     let folder = packed()?.join("examples");
     let make = |arguments: &str| {
-        let mut command = run::line(&format!("make --silent --no-print-directory {arguments}"));
-        command.current_dir(&folder);
+        let mut command = run::line(&format!("make --silent {arguments}"));
+        command
+            .current_dir(&folder)
+            .env("PKG_CONFIG_PATH", "../lib/pkgconfig");
         run::openly(command)
     };
-    for library in ["shared", "static"] {
-        make(&format!("LIBRARY={library}"))?;
-        for source in examples(&folder)? {
-            succeed(Command::new(source.with_extension("")))?;
+    for library in ["", "STATIC=1"] {
+        make(library)?;
+        for example in examples(&folder)? {
+            succeed(Command::new(example.source.with_extension("")))?;
         }
         make("clean")?;
     }
@@ -208,13 +218,11 @@ fn run_examples() -> Outcome {
 
 /// The examples, and programs that switch in every way; two at a time, for they mostly wait.
 fn run_under_valgrind() -> Outcome {
-    let sources = [examples(&packed()?.join("examples"))?, switching()?].concat();
-    let (left, right) = sources.split_at(sources.len() / 2);
-    let run_all = |sources: &[PathBuf]| {
-        sources
-            .iter()
-            .try_for_each(|source| run_one_under_valgrind(source))
-    };
+    let mut programs = examples(&packed()?.join("examples"))?;
+    programs.retain(|example| !NOT_UNDER_VALGRIND.contains(&example.name().as_str()));
+    programs.extend(switching()?);
+    let (left, right) = programs.split_at(programs.len() / 2);
+    let run_all = |programs: &[Program]| programs.iter().try_for_each(run_one_under_valgrind);
     thread::scope(|scope| {
         let other = scope.spawn(|| run_all(left));
         run_all(right).and(other.join().expect("it does not panic"))
@@ -222,52 +230,90 @@ fn run_under_valgrind() -> Outcome {
 }
 
 /// Valgrind does not count a switch that it takes for a strange jump as an error, but says so.
-fn run_one_under_valgrind(source: &Path) -> Outcome {
-    let name = source.file_name().expect("it is a file").display();
-    let program = Path::new(SCRATCH).join(format!("{name}.program"));
-    let mut command = run::line(if is_cpp(source) {
-        "c++ -std=c++11"
-    } else {
-        "cc -std=c11"
-    });
-    command
-        .args(["-g", "-O1", "-I"])
-        .args([&packed()?.join("include"), Path::new("-o"), &program, source])
-        .arg(packed()?.join("lib/libfibrant.a"))
-        .args(dist::SYSTEM_LIBRARIES.split_whitespace());
-    run::openly(command)?;
+fn run_one_under_valgrind(program: &Program) -> Outcome {
+    let compiler = if program.is_cpp() { "c++" } else { "cc" };
+    let file = program.build(compiler, &packed()?)?;
     let mut command = run::line("valgrind --error-exitcode=9");
-    command.arg(&program);
+    command.arg(file).args(program.arguments.split_whitespace());
     let output = succeed(command)?;
     if output.contains("client switching stacks") {
-        return Err(format!("{name}: {output}"));
+        return Err(format!("{}: {output}", program.name()));
     }
-    println!("    {name}: valgrind has nothing to say");
+    println!("    {}: valgrind has nothing to say", program.name());
     Ok(())
 }
 
-/// The programs that switch in every way.
-fn switching() -> Outcome<Vec<PathBuf>> {
-    let sources = SWITCHING.map(|name| Path::new(TESTS).join(name));
-    match sources.iter().find(|source| !source.exists()) {
-        Some(missing) => Err(format!("{} is to be run, but is not there", missing.display())),
-        None => Ok(sources.into()),
+/// A program of one file.
+struct Program {
+    source: PathBuf,
+    arguments: &'static str,
+}
+
+impl Program {
+    fn of(source: PathBuf) -> Program {
+        Program {
+            source,
+            arguments: "",
+        }
+    }
+
+    fn name(&self) -> String {
+        let name = self.source.file_name().unwrap_or_default();
+        name.display().to_string()
+    }
+
+    fn is_cpp(&self) -> bool {
+        self.source
+            .extension()
+            .is_some_and(|extension| extension == "cpp")
+    }
+
+    /// Links it with the archive in a packed folder.
+    fn build(&self, compiler: &str, packed: &Path) -> Outcome<PathBuf> {
+        // Two programs may have the same name.
+        let folder = self.source.parent().and_then(Path::file_name).unwrap_or_default();
+        let file = Path::new(SCRATCH).join(format!("{compiler}-{}-{}", folder.display(), self.name()));
+        let standard = if self.is_cpp() { "c++11" } else { "gnu11" };
+        let mut command = run::line(compiler);
+        command
+            .arg(format!("-std={standard}"))
+            .args(["-D_GNU_SOURCE=", "-g", "-O1", "-I"])
+            .args([&packed.join("include"), Path::new("-o"), &file, &self.source])
+            .arg(packed.join("lib/libfibrant.a"))
+            .args(dist::SYSTEM_LIBRARIES.split_whitespace());
+        run::openly(command)?;
+        Ok(file)
     }
 }
 
-/// The examples' sources, in order of their names.
-fn examples(folder: &Path) -> Outcome<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut sources: Vec<PathBuf> = files
-        .filter(|file| is_cpp(file) || file.extension().is_some_and(|extension| extension == "c"))
-        .collect();
-    sources.sort();
-    Ok(sources)
+/// The programs that switch in every way.
+fn switching() -> Outcome<Vec<Program>> {
+    let programs = SWITCHING.map(|(source, arguments)| Program {
+        source: Path::new(CRATE).join(source),
+        arguments,
+    });
+    match programs.iter().find(|program| !program.source.exists()) {
+        Some(missing) => Err(format!(
+            "{} is to be run, but is not there",
+            missing.source.display()
+        )),
+        None => Ok(programs.into()),
+    }
 }
 
-fn is_cpp(file: &Path) -> bool {
-    file.extension().is_some_and(|extension| extension == "cpp")
+/// The examples that can be run alone, in order of their names.
+fn examples(folder: &Path) -> Outcome<Vec<Program>> {
+    let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.sort();
+    let sources = files.into_iter().filter(|file| {
+        file.extension()
+            .is_some_and(|extension| extension == "c" || extension == "cpp")
+    });
+    let examples = sources.map(Program::of);
+    Ok(examples
+        .filter(|example| !NOT_ALONE.contains(&example.name().as_str()))
+        .collect())
 }
 
 /// Runs a command that must succeed in good time; what it has printed.
