@@ -209,6 +209,13 @@ impl Crossing {
         to: ptr::null(),
     };
 
+    /// Whether it is a switch.
+    #[cfg(not(all(target_arch = "x86_64", not(fibrant_asan))))]
+    #[inline(always)]
+    pub(crate) fn leads_somewhere(&self) -> bool {
+        !self.from.is_null()
+    }
+
     /// Makes the switch. Returns when somebody comes back.
     ///
     /// # Safety
@@ -231,7 +238,7 @@ macro_rules! define_crossing {
         #[cfg(all(target_arch = "x86_64", not(fibrant_asan)))]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name($($argument: $type)?) {
-            context::naked_crossing!($depart)
+            $crate::context::naked_crossing!($depart)
         }
 
         $(#[doc = $doc])+
@@ -239,7 +246,7 @@ macro_rules! define_crossing {
         pub unsafe extern "C" fn $name($($argument: $type)?) {
             // SAFETY: the caller's promise.
             let crossing = unsafe { $depart($($argument)?) };
-            if !crossing.from.is_null() {
+            if crossing.leads_somewhere() {
                 // SAFETY: it was just made ready for.
                 unsafe { crossing.switch() };
             }

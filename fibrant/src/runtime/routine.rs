@@ -5,7 +5,6 @@
 //! uses it on the thread that has made it.
 
 use crate::clock;
-use crate::context;
 use crate::fiber::routine::{Crossing, Stage, Wanted, define_crossing};
 use crate::fiber::{Outcome, TaskRef, Thread, WaitNumber};
 use crate::io::Reactor;
