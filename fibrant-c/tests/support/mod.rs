@@ -131,7 +131,8 @@ pub fn link(command: &mut Command, linking: Linking) {
         }
         Linking::Dynamic => {
             command.arg("-L").arg(&folder).arg("-lfibrant_c");
-            command.arg(format!("-Wl,-rpath,{}", folder.display()));
+            // The older kind goes before LD_LIBRARY_PATH, in which cargo names a folder that may hold an older build.
+            command.arg(format!("-Wl,--disable-new-dtags,-rpath,{}", folder.display()));
         }
     }
     // Without debug information, of which the library has a lot: a program would take tens of megabytes.
