@@ -352,10 +352,10 @@ unsafe extern "C" fn enter(data: *mut (), job: usize) -> ! {
         block.keep_panic(payload);
     }
     block.status.set_term();
-    // SAFETY: the resumer waits for it, so its block is in place.
     if block
         .parent
         .get()
+        // SAFETY: the resumer waits for it, so its block is in place.
         .is_some_and(|parent| unsafe { parent.as_ref() }.is_shared)
     {
         shared::bring_resumer(block);

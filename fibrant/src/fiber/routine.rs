@@ -34,7 +34,6 @@ use crate::context::{self, Context};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
-use std::mem;
 use std::panic::{self, AssertUnwindSafe};
 use std::ptr::{self, NonNull};
 
@@ -103,6 +102,9 @@ pub(crate) enum Wanted {
     Shared(NonNull<SharedStack>),
 }
 
+/// A function that is called on a coroutine whose own has returned, with that coroutine.
+type AtEnd = unsafe fn(NonNull<Routine>);
+
 /// What a thread needs to let coroutines switch; the head of its event loop.
 pub(crate) struct Switching {
     /// The thread itself.
@@ -110,7 +112,7 @@ pub(crate) struct Switching {
     /// What makes the thread a worker while a coroutine runs.
     scheduler: NonNull<dyn Scheduler>,
     /// Called on a coroutine whose function has returned.
-    at_end: Cell<Option<unsafe fn(NonNull<Routine>)>>,
+    at_end: Cell<Option<AtEnd>>,
     /// Where this thread's C++ exceptions in flight are, if that is known.
     exceptions: Cell<*mut Exceptions>,
 }
@@ -434,13 +436,16 @@ impl Routine {
         self.stage.set(Stage::Init);
     }
 
-    /// Gives its stack up without putting it back: others may still look at what is on it.
+    /// Gives its own stack up without putting it back: others may still look at what is on it. On a shared one there is nothing that
+    /// they could look at.
     pub(crate) fn lose_stack(&mut self) {
-        mem::forget(mem::replace(&mut self.place, Place::Lost));
+        if let Place::Own(_) = self.place {
+            self.place = Place::Lost;
+        }
     }
 
     /// Frees one that does not run, and puts its stack back. Its task has no wait.
-    #[inline]
+    #[expect(clippy::boxed_local, reason = "its share in a stack is known by its address")]
     pub(crate) fn free(self: Box<Self>, thread: &Thread) {
         self.locals.end();
         if let Place::Shared(tenant) = &self.place {

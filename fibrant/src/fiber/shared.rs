@@ -323,7 +323,7 @@ unsafe extern "C" fn enter(data: *mut (), job: usize) -> ! {
     let block = unsafe { &*data.cast::<Block>() };
     // SAFETY: `run_first` has made it of a box, for this.
     let job = unsafe { Box::from_raw(ptr::with_exposed_provenance_mut::<Job>(job)) };
-    let result = panic::catch_unwind(AssertUnwindSafe(|| job()));
+    let result = panic::catch_unwind(AssertUnwindSafe(job));
     block.end_locals();
     if let Err(payload) = result {
         block.keep_panic(payload);

@@ -34,6 +34,9 @@ const _: () = assert!(Timed::UNARMED == timer::NONE);
 /// The cache lines around a deadline in a frame where its fiber's registers (below) and callers (above) are, as a rule.
 const LINES_AROUND: std::ops::Range<isize> = -2..8;
 
+/// From here on a sleep is so long that what the kernel may add shows: nanoseconds.
+const LONG_SLEEP: u64 = 100_000_000;
+
 /// What the bell's event carries instead of a descriptor.
 const BELL: u64 = u64::MAX;
 
@@ -134,7 +137,11 @@ impl Reactor {
         let timeout = match until {
             None => None,
             Some(0) => Some(0),
-            Some(until) => Some(until.saturating_sub(clock::now())),
+            Some(until) => Some(match until.saturating_sub(clock::now()) {
+                // The kernel may add a thousandth: the last bit of a long sleep is slept apart.
+                long @ LONG_SLEEP.. => long - long / 500,
+                short => short,
+            }),
         };
         // SAFETY: the buffer has room for a batch, and nobody borrows it: this runs in a poll only, which does not nest.
         let events = unsafe { (**self.events.as_ptr()).as_mut_ptr() };
