@@ -59,7 +59,7 @@ typedef struct stCoRoutineAttr_t stCoRoutineAttr_t;
  * Coroutines.
  */
 
-/* Makes a coroutine that will call routine(arg), and does not start it. attr may be NULL. 0, or an error number. */
+/* Makes a coroutine that will call routine(arg), and does not start it. attr may be NULL. 0, or an error number below 0. */
 int co_create(struct stCoRoutine_t **co, const struct stCoRoutineAttr_t *attr, void *(*routine)(void *), void *arg);
 
 /* Runs the coroutine until it yields, waits or ends. One that has ended, or is running, is left alone. */
