@@ -29,6 +29,7 @@ macro_rules! programs {
 }
 
 programs! {
+    better_exceptions "cpp", "c++20";
     better_share_stack "c";
     better_specific "cpp", "c++20";
     better_switching "c";
