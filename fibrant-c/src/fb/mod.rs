@@ -1,11 +1,11 @@
 //! `fibrant.h`: the runtime for C programs.
 //!
 //! The header says what each function does; here is how. Every function of it is one `extern "C"` function of the same name, which
-//! looks at its arguments and then calls the crate `fibrant`, by way of [`error::answer`]. What the program is given is a pointer to
+//! looks at its arguments and then calls the crate `fibrant`, by way of `error::answer`. What the program is given is a pointer to
 //! a box, which the last function that takes it opens again.
 //!
-//! - [`error`]: how results become numbers, and why no unwinding reaches a caller;
-//! - [`argument`]: what is read from the program: names, durations, structures that may grow, functions;
+//! - `error`: how results become numbers, and why no unwinding reaches a caller;
+//! - `argument`: what is read from the program: names, durations, structures that may grow, functions;
 //! - [`runtime`], [`fiber`], [`channel`], [`select`], [`mutex`], [`count`], [`local`], [`dump`]: the sections of the header.
 //!
 //! # What is asked of the caller

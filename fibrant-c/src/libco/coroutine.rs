@@ -48,8 +48,15 @@ fn stack_size(asked: c_int) -> usize {
 
 /// Makes this thread's environment, if it has none yet; gives its main routine, or null.
 pub(super) fn main_routine() -> *mut Routine {
-    match routine::main().map_or_else(|| routine::prepare(Extras::end_of), Ok) {
-        Ok(main) => main.as_ptr(),
+    if let Some(main) = routine::main() {
+        return main.as_ptr();
+    }
+    let errno = std::io::Error::last_os_error().raw_os_error();
+    match routine::prepare(Extras::end_of) {
+        Ok(main) => {
+            set_error(errno.unwrap_or(0)); // what was tried on the way is nobody's business
+            main.as_ptr()
+        }
         Err(error) => {
             set_error(number_of(&error));
             ptr::null_mut()

@@ -6,7 +6,7 @@
 //! - [`coroutine`]: make, resume, yield, reset, release; shared stacks;
 //! - [`event_loop`]: poll and the loop; hooks on and off; accept;
 //! - [`condition`]: condition variables, and the C++ lock made of one;
-//! - [`extras`]: what a coroutine has besides its stack, freed with it: [`specific`], values by key; [`environment`], variables of its
+//! - `extras`: what a coroutine has besides its stack, freed with it: [`specific`], values by key; [`environment`], variables of its
 //!   own; and the resolver's state;
 //! - [`mangled`]: the same functions for objects that were compiled as C++ against libco's own headers.
 

@@ -62,7 +62,7 @@ pub(crate) struct Block {
     shares_float_control: bool,
     /// Whether a scheduler runs it: then it has no resumer, and its state is kept elsewhere.
     pub(super) is_scheduled: bool,
-    /// Whether its stack is a shared one: then it is the head of a [`SharedBlock`], on the heap.
+    /// Whether its stack is a shared one: then it is the head of a larger one, on the heap: see [`shared`].
     pub(super) is_shared: bool,
     /// What it panicked with, in Term, until the resumer takes it: a box, without the destructor that making and ending a
     /// fiber would have to check.

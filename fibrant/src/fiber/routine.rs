@@ -8,7 +8,7 @@
 //! - **Init**: it has a stack, or a share in one, and has not begun.
 //! - **Running**: somebody has resumed it: it is on the processor, or has resumed another in turn. `parent` leads to its resumer; at
 //!   the end of that chain is the thread's *main routine*, which is the thread itself.
-//! - **Suspended**: it has gone back to its resumer by [`suspend`](Routine::suspend).
+//! - **Suspended**: it has gone back to its resumer by [`depart_from`](Routine::depart_from).
 //! - **Waiting**: it has gone back because a call of its would have blocked: its task waits. Whoever ends the wait puts it into the
 //!   event loop's queue.
 //! - **Term**: its function has returned. It may be renewed.
