@@ -2,8 +2,9 @@
 //! ratios to those of the peers.
 //!
 //! `main` calls it; it runs the crate `bench`, whose harness (criterion) leaves its estimates below `target/criterion`, and
-//! reads those; then `micro` runs the benchmarks of the runtime, and `sync` those of locks and channels.
+//! reads those; `micro` runs the benchmarks of the runtime, `sync` those of locks and channels, and `coroutines` those in C.
 
+use crate::coroutines;
 use crate::run::{self, Outcome};
 use crate::tools::{self, Supply, Tool};
 use std::fs;
@@ -84,9 +85,15 @@ struct Figure {
 
 /// Runs all benchmarks, or those that match the filter.
 pub fn run(filter: &[String]) -> Outcome {
-    if let Supply::Lacks(needs) = tools::install(&[BOOST]) {
+    let boost = tools::install(&[BOOST]);
+    if let Supply::Lacks(needs) = &boost {
         println!("The rows of Boost will be missing: the peer {needs}");
         println!("For orientation: {BOOST_ONCE}");
+    }
+    let filter = &coroutines::meant(filter)[..];
+    coroutines::run(filter, matches!(boost, Supply::Complete))?;
+    if coroutines::is_all(filter) {
+        return Ok(());
     }
     let start = SystemTime::now();
     let mut command = run::line("cargo bench -p bench --bench fiber --");

@@ -6,6 +6,7 @@
 
 mod bench;
 mod c;
+mod coroutines;
 mod dist;
 mod micro;
 mod red;
@@ -23,7 +24,7 @@ const USAGE: &str = "\
 cargo xtask test [--without NAME,NAME...]   every check there is; --without leaves steps out
 cargo xtask soak [TIMES [NAME...]]          every test, or those in these files, TIMES times (20) on a busy machine
 cargo xtask red [NAME...]                   each break in tests/red must make its test fail
-cargo xtask bench [NAME...]                 the benchmarks, or those whose name contains one of these
+cargo xtask bench [NAME...]                 the benchmarks, or those whose name contains one of these; c: those in C
 cargo xtask dist [TARGET]                   the library for C and C++, packed: target/dist and a tarball beside it";
 
 /// What the command line asks for.
