@@ -36,13 +36,24 @@ fn look_until(
     if result != 0 || clock::now() >= deadline {
         return answer(result);
     }
+    look_again_until(caller, targets, deadline, &mut look, &closed)
+}
+
+/// The same, after a look that has found nothing.
+fn look_again_until(
+    caller: Caller,
+    targets: &[(RawFd, Event)],
+    deadline: u64,
+    look: &mut dyn FnMut() -> isize,
+    closed: &dyn Fn(&io::Watch<'_>) -> Answer,
+) -> Answer {
     caller.count().would_block.increment();
-    match wait_and_look(caller, targets, deadline, &mut look, &closed) {
+    match wait_and_look(caller, targets, deadline, look, closed) {
         // A file that is not ready for what is asked, and never will be, is not waited for.
         Err(libc::EPERM) => {
             let can_wait = |target: &&(RawFd, Event)| io::is_pollable(target.0);
             let targets: Vec<_> = targets.iter().filter(can_wait).copied().collect();
-            wait_and_look(caller, &targets, deadline, &mut look, &closed)
+            wait_and_look(caller, &targets, deadline, look, closed)
         }
         // An epoll that is nested as deep as the kernel allows goes into no other: it is asked again and again.
         Err(libc::ELOOP) => {
@@ -108,7 +119,7 @@ fn targets(descriptors: &[pollfd]) -> Vec<(RawFd, Event)> {
 /// There are so many descriptors.
 unsafe fn poll_until(caller: Caller, descriptors: *mut pollfd, count: nfds_t, deadline: u64) -> Answer {
     // SAFETY: the caller's promise.
-    let look = || unsafe { sys::poll(descriptors, count as usize, 0) };
+    let mut look = || unsafe { sys::poll(descriptors, count as usize, 0) };
     let result = look();
     if result != 0 || clock::now() >= deadline {
         return answer(result);
@@ -119,7 +130,7 @@ unsafe fn poll_until(caller: Caller, descriptors: *mut pollfd, count: nfds_t, de
         // SAFETY: the kernel has just read and written them, so there are so many.
         unsafe { std::slice::from_raw_parts(descriptors, count as usize) }
     };
-    look_until(caller, &targets(list), deadline, look, |watch| {
+    look_again_until(caller, &targets(list), deadline, &mut look, &|watch| {
         if count == 0 {
             return Err(libc::EBADF);
         }
