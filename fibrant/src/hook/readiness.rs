@@ -130,7 +130,19 @@ unsafe fn poll_until(caller: Caller, descriptors: *mut pollfd, count: nfds_t, de
         // SAFETY: the kernel has just read and written them, so there are so many.
         unsafe { std::slice::from_raw_parts(descriptors, count as usize) }
     };
-    look_again_until(caller, &targets(list), deadline, &mut look, &|watch| {
+    let (one, several);
+    let targets = match list {
+        // Most often: no allocation.
+        [only] if only.fd >= 0 => {
+            one = [(only.fd, event_of(only.events))];
+            &one[..]
+        }
+        _ => {
+            several = targets(list);
+            &several
+        }
+    };
+    look_again_until(caller, targets, deadline, &mut look, &|watch| {
         if count == 0 {
             return Err(libc::EBADF);
         }
