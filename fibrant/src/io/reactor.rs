@@ -188,7 +188,7 @@ impl Reactor {
         let mut callbacks = [None, None];
         for (index, direction) in DIRECTIONS {
             if event.contains(direction) {
-                found |= state.wake_oldest(index, self.desk);
+                found |= state.wake_oldest(index, self.desk, bits);
                 if state.callbacks[index]
                     .as_ref()
                     .is_some_and(|callback| ptr::eq(callback.desk, self.desk))

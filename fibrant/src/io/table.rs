@@ -154,6 +154,8 @@ pub(super) struct Waiter {
     linked: Cell<Event>,
     /// The error to report, if somebody has closed or cancelled what it waits for.
     pub(super) error: Cell<i32>,
+    /// What the kernel has said of the descriptor, if that is what has woken it: bits of epoll's.
+    pub(super) edge: Cell<u32>,
 }
 
 #[derive(Default)]
@@ -182,6 +184,7 @@ impl Waiter {
             links: Default::default(),
             linked: Cell::new(Event::default()),
             error: Cell::new(0),
+            edge: Cell::new(0),
         }
     }
 
@@ -235,8 +238,9 @@ impl State {
         }
     }
 
-    /// Wakes the oldest waiter of this worker for a direction. Returns whether there was one.
-    pub(super) fn wake_oldest(&mut self, index: usize, desk: &'static Desk) -> bool {
+    /// Wakes the oldest waiter of this worker for a direction, because of what the kernel has said, or of nothing. Returns whether there
+    /// was one.
+    pub(super) fn wake_oldest(&mut self, index: usize, desk: &'static Desk, edge: u32) -> bool {
         let mut next = self.waiters[index].first;
         while let Some(waiter) = next {
             // SAFETY: it is linked, so it is in place.
@@ -247,6 +251,7 @@ impl State {
             if ptr::eq(linked.desk, desk) {
                 // SAFETY: it is this descriptor's.
                 unsafe { self.unlink(waiter) };
+                linked.edge.set(edge);
                 if linked.claim(Outcome::Woken) {
                     return true;
                 }

@@ -124,6 +124,15 @@ impl Watch<'_> {
         Ok(())
     }
 
+    /// What the kernel has said of the one descriptor that is watched, if that has ended the last round: bits of epoll's; 0 if it was
+    /// something else.
+    pub(crate) fn edge(&self) -> u32 {
+        match self.places {
+            [one] => one.waiter.get().map_or(0, |waiter| waiter.edge.take()),
+            _ => 0,
+        }
+    }
+
     /// `EBADF`, if a descriptor has been closed since the wait began.
     pub(crate) fn check(&self) -> Result<(), i32> {
         let is_same = |place: &Place| place.entry.lock().generation == place.generation;
@@ -270,7 +279,7 @@ impl Place {
             if state.generation == place.generation {
                 for (index, direction) in DIRECTIONS {
                     if place.event.contains(direction) {
-                        state.wake_oldest(index, waiter.desk);
+                        state.wake_oldest(index, waiter.desk, 0);
                     }
                 }
             }
@@ -291,7 +300,7 @@ impl Drop for Watch<'_> {
             if self.has_edge.get() && state.generation == place.generation {
                 for (index, direction) in DIRECTIONS {
                     if place.event.contains(direction) {
-                        state.wake_oldest(index, self.worker.desk);
+                        state.wake_oldest(index, self.worker.desk, 0);
                     }
                 }
             }
