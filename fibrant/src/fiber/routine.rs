@@ -139,6 +139,11 @@ impl Switching {
         self.at_end.set(Some(at_end));
     }
 
+    /// Has the same function called.
+    pub(crate) fn take_after(&self, other: &Switching) {
+        self.at_end.set(other.at_end.get());
+    }
+
     /// Where this thread's C++ exceptions in flight are: null, if it can have none.
     #[inline(always)]
     fn exceptions(&self) -> *mut Exceptions {

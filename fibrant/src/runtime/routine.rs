@@ -97,10 +97,25 @@ define_crossing! {
 /// # Safety
 /// As for [`resume`]; the switch follows.
 unsafe extern "C" fn depart_to(routine: *mut Routine) -> Crossing {
+    let Some(routine) = NonNull::new(routine) else {
+        return Crossing::NONE;
+    };
     // SAFETY: by the caller's promise.
-    NonNull::new(routine).map_or(Crossing::NONE, |routine| unsafe {
-        EventLoop::depart_to(routine).unwrap_or(Crossing::NONE)
-    })
+    match unsafe { EventLoop::depart_to(routine) } {
+        Ok(crossing) => crossing,
+        Err(Refusal::Elsewhere) => depart_in_child(routine),
+        Err(_) => Crossing::NONE,
+    }
+}
+
+/// The same for a coroutine that a forked child has from its parent, if it is one: there must be an event loop for it first.
+#[cold]
+fn depart_in_child(routine: NonNull<Routine>) -> Crossing {
+    if !EventLoop::is_parents() || event_loop().is_err() {
+        return Crossing::NONE;
+    }
+    // SAFETY: it has not been released: the promise of `depart_to`, which this is a part of.
+    unsafe { EventLoop::depart_to(routine) }.unwrap_or(Crossing::NONE)
 }
 
 define_crossing! {

@@ -89,6 +89,11 @@ impl EventLoop {
         unsafe { LOOP.get().as_ref() }.filter(|it| it.process == sys::process())
     }
 
+    /// Whether this thread is a copy of one that had one in the process that this one was forked from.
+    pub(crate) fn is_parents() -> bool {
+        !LOOP.get().is_null() && EventLoop::existing().is_none()
+    }
+
     /// Makes this thread's, which has none in this process, with what it is to sleep in.
     pub(crate) fn make(
         driver: impl FnOnce(&'static Desk) -> io::Result<Box<dyn Driver>>,
@@ -113,6 +118,10 @@ impl EventLoop {
         // SAFETY: it was just written.
         let made: &'static EventLoop = Box::leak(unsafe { place.assume_init() });
         made.worker.belong_to_this_thread();
+        // SAFETY: null, or the parent's, in a forked child, which has a copy of it for good.
+        if let Some(parents) = unsafe { LOOP.get().as_ref() } {
+            made.switching.take_after(&parents.switching);
+        }
         made.switching.main.set_home(&made.switching);
         LOOP.set(made);
         // Refused if the thread is ending: then it is never freed.
