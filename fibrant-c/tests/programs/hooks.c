@@ -30,6 +30,29 @@ static void *other(void *arg) {
 	return NULL;
 }
 
+/* Calls block the thread again once the hooks are off: the resumer gets it back at the end only. */
+static void *turned_off(void *arg) {
+	(void)arg;
+	co_enable_hook_sys();
+	co_disable_hook_sys();
+	poll(NULL, 0, 5);
+	done++;
+	return NULL;
+}
+
+/* A wait that needs no hooks does not turn them on, and one that turned them on for itself turns them off. */
+static void *waits_without(void *arg) {
+	struct stCoCond_t *cond = (struct stCoCond_t *)arg;
+	CHECK(co_cond_timedwait(cond, -1) == 0);
+	poll(NULL, 0, 5);
+	note(&story, 'f');
+	CHECK(co_poll(co_get_epoll_ct(), NULL, 0, 20000) == 0);
+	poll(NULL, 0, 5);
+	note(&story, 'g');
+	done++;
+	return NULL;
+}
+
 /* Datagrams between two coroutines; and a receiver that has a time limit. */
 static int udp[2];
 static struct sockaddr_in addresses[2];
@@ -90,6 +113,7 @@ static void *answers(void *arg) {
 
 int main(void) {
 	struct stCoRoutine_t *co[2];
+	struct stCoCond_t *cond;
 	CHECK(!co_is_enable_sys_hook());
 	co[0] = start(without, NULL);
 	/* It came back only from its second sleep. */
@@ -100,6 +124,24 @@ int main(void) {
 	CHECK_STORY(story, "acde");
 	co_release(co[0]);
 	co_release(co[1]);
+
+	done = 0;
+	co[0] = start(turned_off, NULL);
+	CHECK(done == 1);
+	co_release(co[0]);
+
+	done = 0;
+	memset(&story, 0, sizeof(story));
+	cond = co_cond_alloc();
+	co[0] = start(waits_without, cond);
+	CHECK_STORY(story, "");
+	co_resume(co[0]);
+	CHECK_STORY(story, "f");
+	co_resume(co[0]);
+	CHECK_STORY(story, "fg");
+	CHECK(done == 1);
+	co_release(co[0]);
+	co_cond_free(cond);
 
 	done = 0;
 	co[0] = start(answers, NULL);

@@ -37,6 +37,16 @@ static void *deep(void *arg) {
 	return NULL;
 }
 
+/* The process's address space in megabytes. */
+static long address_space(void) {
+	long pages = 0;
+	FILE *file = fopen("/proc/self/statm", "r");
+	CHECK(file != NULL);
+	CHECK(fscanf(file, "%ld", &pages) == 1);
+	fclose(file);
+	return pages / (1024 * 1024 / sysconf(_SC_PAGESIZE));
+}
+
 int main(void) {
 	static struct stCoRoutine_t *co[MANY];
 	/* A size and how many frames of about a kilobyte fit in. */
@@ -59,6 +69,19 @@ int main(void) {
 		co_resume(co[0]);
 		CHECK(done == 1);
 		co_release(co[0]);
+	}
+	/* However much is asked for, a stack has 8 MiB at most. */
+	{
+		struct stCoRoutineAttr_t attr = CO_ROUTINE_ATTR_INIT;
+		long before = address_space();
+		attr.stack_size = 0x7fffffff;
+		for (i = 0; i < 100; i++) {
+			CHECK(co_create(&co[i], &attr, deep, NULL) == 0);
+		}
+		CHECK(address_space() - before < 100 * 20);
+		for (i = 0; i < 100; i++) {
+			co_release(co[i]);
+		}
 	}
 	/* Used again and again, one at a time. */
 	for (i = 0; i < 50000; i++) {
