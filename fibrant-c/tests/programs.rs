@@ -30,6 +30,10 @@ macro_rules! programs {
 
 programs! {
     better_exceptions "cpp", "c++20";
+    better_idle "c";
+    better_locks "c";
+    better_million "c";
+    better_release "c";
     better_share_stack "c";
     better_specific "cpp", "c++20";
     better_switching "c";

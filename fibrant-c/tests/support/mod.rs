@@ -79,6 +79,10 @@ pub fn compiler(source: &Path, standard: &str) -> Command {
         .args(WARNINGS)
         .arg("-I")
         .arg(include_folder());
+    // The library is built as this test is.
+    if cfg!(debug_assertions) {
+        command.arg("-DLIBRARY_IS_DEBUG");
+    }
     command
 }
 
