@@ -134,6 +134,40 @@ static void one_kind(char kind, struct stShareStack_t *shared, int is_reset) {
 	co_release(first);
 }
 
+/* The process's memory in kilobytes. */
+static long resident(void) {
+	long pages = 0;
+	FILE *file = fopen("/proc/self/statm", "r");
+	CHECK(file != NULL);
+	CHECK(fscanf(file, "%*d %ld", &pages) == 1);
+	fclose(file);
+	return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+/* Neither is anything left of the stacks on which they waited. */
+static void many(char kind, struct stShareStack_t *shared) {
+	struct stCoRoutineAttr_t attr = CO_ROUTINE_ATTR_INIT;
+	struct stCoRoutine_t *co;
+	long before = 0;
+	int i;
+	attr.share_stack = shared;
+	CHECK(pthread_mutex_lock(&mutex) == 0);
+	for (i = 0; i < 6000; i++) {
+		if (i == 1000) {
+			before = resident();
+		}
+		CHECK(co_create(&co, &attr, waits, &kind) == 0);
+		co_resume(co);
+		if (i % 2 == 0) {
+			co_reset(co);
+			co_resume(co);
+		}
+		co_release(co);
+	}
+	CHECK(resident() - before < 5000);
+	CHECK(pthread_mutex_unlock(&mutex) == 0);
+}
+
 int main(void) {
 	static const char kinds[] = "ptrscdm";
 	struct stShareStack_t *shared = co_alloc_sharestack(1, 128 * 1024);
@@ -145,6 +179,8 @@ int main(void) {
 		one_kind(kinds[i], NULL, 1);
 		one_kind(kinds[i], shared, 0);
 		one_kind(kinds[i], shared, 1);
+		many(kinds[i], NULL);
+		many(kinds[i], shared);
 	}
 	co_cond_free(cond);
 	co_free_sharestack(shared);

@@ -34,6 +34,7 @@ use crate::context::{self, Context};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
+use std::mem;
 use std::panic::{self, AssertUnwindSafe};
 use std::ptr::{self, NonNull};
 
@@ -65,6 +66,8 @@ pub struct Routine {
     function: Cell<Function>,
     argument: Cell<*mut c_void>,
     place: Place,
+    /// The stack to which it has gone for a call that leaves records, while that lasts.
+    borrowed: Cell<Option<Box<Stack>>>,
     /// What it waits by, once it has been needed: a task of the scheduler's.
     task: Cell<Option<NonNull<Task>>>,
     /// Its thread's.
@@ -270,6 +273,7 @@ impl Routine {
             function: Cell::new(function),
             argument: Cell::new(argument),
             place,
+            borrowed: Cell::new(None),
             task: Cell::new(None),
             home: Cell::new(home),
             extras: Cell::new(ptr::null_mut()),
@@ -432,7 +436,8 @@ impl Routine {
     }
 
     /// Makes one that does not run as if it had not begun. Its task has no wait.
-    pub(crate) fn renew(&self) {
+    pub(crate) fn renew(&self, thread: &Thread) {
+        self.give_back_borrowed(thread);
         if let Place::Shared(tenant) = &self.place {
             tenant.forget();
         }
@@ -444,8 +449,18 @@ impl Routine {
     /// Gives its own stack up without putting it back: others may still look at what is on it. On a shared one there is nothing that
     /// they could look at.
     pub(crate) fn lose_stack(&mut self) {
+        // What is on a borrowed one may be looked at, too: it is lost.
+        mem::forget(self.borrowed.take());
         if let Place::Own(_) = self.place {
             self.place = Place::Lost;
+        }
+    }
+
+    /// Puts the stack back that it has borrowed, if it has: its call is over, or never goes on.
+    #[inline]
+    fn give_back_borrowed(&self, thread: &Thread) {
+        if let Some(stack) = self.borrowed.take() {
+            thread.stacks.put(*stack);
         }
     }
 
@@ -453,6 +468,7 @@ impl Routine {
     #[expect(clippy::boxed_local, reason = "its share in a stack is known by its address")]
     pub(crate) fn free(self: Box<Self>, thread: &Thread) {
         self.locals.end();
+        self.give_back_borrowed(thread);
         if let Place::Shared(tenant) = &self.place {
             tenant.forget();
         }
@@ -542,11 +558,13 @@ fn on_borrowed_stack<F: FnOnce() -> R, R>(routine: &Routine, f: F) -> R {
         let top = stack.top().as_ptr();
         there.prepare(&stack, top, make_call::<F, R>, (&raw mut call).cast());
     }
+    // Not in this frame, which may never be gone back to.
+    routine.borrowed.set(Some(Box::new(stack)));
     tenant.set_left_by(&call.back);
     // SAFETY: it was just prepared; this frame waits in the other.
     unsafe { context::switch_sharing_float_control(&call.back, &there, 0) };
     tenant.set_left_by(&routine.context);
-    Thread::with(|thread| thread.stacks.put(stack));
+    Thread::with(|thread| routine.give_back_borrowed(thread));
     match call.result.take().expect("the call has been made") {
         Ok(result) => result,
         Err(payload) => panic::resume_unwind(payload),

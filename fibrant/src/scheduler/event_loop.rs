@@ -237,7 +237,7 @@ impl EventLoop {
             Stage::Waiting if !own.forsake(routine) => return Err(Refusal::Waiting),
             _ => {}
         }
-        routine.renew();
+        routine.renew(own.thread());
         Ok(())
     }
 
