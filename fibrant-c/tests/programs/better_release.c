@@ -134,6 +134,27 @@ static void one_kind(char kind, struct stShareStack_t *shared, int is_reset) {
 	co_release(first);
 }
 
+static void *sleeps_long(void *arg) {
+	(void)arg;
+	co_enable_hook_sys();
+	poll(NULL, 0, 600000);
+	done++;
+	return NULL;
+}
+
+/* The time that one wanted to sleep does not end the sleep of the next, which has the memory that has become free. */
+static void one_after_the_other(char kind) {
+	struct stCoRoutine_t *first = start(waits, &kind);
+	struct stCoRoutine_t *next;
+	memset(&story, 0, sizeof(story));
+	done = 0;
+	co_release(first);
+	next = start(sleeps_long, NULL);
+	loop_for(30);
+	CHECK(done == 0);
+	co_release(next);
+}
+
 /* The process's memory in kilobytes. */
 static long resident(void) {
 	long pages = 0;
@@ -179,6 +200,7 @@ int main(void) {
 		one_kind(kinds[i], NULL, 1);
 		one_kind(kinds[i], shared, 0);
 		one_kind(kinds[i], shared, 1);
+		one_after_the_other(kinds[i]);
 		many(kinds[i], NULL);
 		many(kinds[i], shared);
 	}
