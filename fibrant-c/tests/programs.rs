@@ -37,6 +37,7 @@ programs! {
     better_share_stack "c";
     better_specific "cpp", "c++20";
     better_switching "c";
+    better_together "c";
     better_waiting "c";
     big_transfer "c";
     closure "cpp", "c++17", "c++20";

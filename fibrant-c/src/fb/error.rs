@@ -7,6 +7,7 @@
 //! - **A panic ends the program.** It is a bug of the library: what its callers could do wrong has been looked at before. It could be
 //!   half-way through anything, and a program that is told so by a number would go on, as nobody looks at what `unlock` returns.
 
+use fibrant::routine;
 use libc::c_int;
 use std::any::Any;
 use std::io;
@@ -46,6 +47,8 @@ pub(super) fn answer(body: impl FnOnce() -> Answer) -> c_int {
 
 /// The same for one whose result is not such a number.
 pub(super) fn guard<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    // In a coroutine of libco's on a shared stack it is made elsewhere: what waits leaves something in its frames for others to find.
+    let body = || routine::elsewhere(body);
     // A wait that unwinds leaves no trace, and after anything else the program ends.
     panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| Err(interruption(&*payload)))
 }

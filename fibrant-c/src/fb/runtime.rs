@@ -2,6 +2,7 @@
 
 use super::argument::{Call, Function, Grows, behind, limit, name, place, put, read};
 use super::error::{Answer, Errno, INVALID, answer};
+use fibrant::routine;
 use fibrant::runtime::{Builder, Handle, Runtime};
 use libc::{c_char, c_int, c_void};
 use std::ptr;
@@ -88,12 +89,12 @@ pub(super) unsafe fn meant(runtime: *const FbRuntime) -> Result<Handle, Errno> {
     }
 }
 
-/// An error if a fiber calls.
+/// An error if a fiber calls, or a coroutine of libco's.
 fn refuse_fibers(error: c_int) -> Result<(), Errno> {
-    match Runtime::current() {
-        Some(_) => Err(Errno(error)),
-        None => Ok(()),
+    if Runtime::current().is_some() || routine::current().is_some() {
+        return Err(Errno(error));
     }
+    Ok(())
 }
 
 /// See the header.

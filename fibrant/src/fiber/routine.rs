@@ -521,7 +521,7 @@ unsafe extern "C" fn enter(data: *mut (), _: usize) -> ! {
 /// Calls `f`, which leaves records of a wait in its frames, where that is allowed: right here, unless the caller runs on a shared
 /// stack.
 #[inline]
-pub(crate) fn elsewhere<R>(f: impl FnOnce() -> R) -> R {
+pub fn elsewhere<R>(f: impl FnOnce() -> R) -> R {
     match Thread::if_any(Thread::routine) {
         // SAFETY: the routine that runs is alive.
         Some(routine) if unsafe { routine.as_ref() }.keeps_no_records() => {

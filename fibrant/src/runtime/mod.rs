@@ -193,7 +193,7 @@ impl Drop for Guest<'_> {
 #[track_caller]
 fn refuse_nested() {
     assert!(
-        Worker::current().is_none(),
+        Worker::here().is_none(),
         "a runtime cannot be run inside another: this thread is a worker already, and what runs here is a fiber; spawn one \
          instead, or use Handle::run_on to reach another runtime"
     );

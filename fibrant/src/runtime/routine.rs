@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 pub use crate::fiber::SharedStacks;
-pub use crate::fiber::routine::{Function, Routine};
+pub use crate::fiber::routine::{Function, Routine, elsewhere};
 pub use crate::scheduler::event_loop::Refusal;
 
 /// This thread's event loop; made, if it has none yet.
