@@ -58,12 +58,13 @@ const NOT_UNDER_ASAN: [&str; 12] = [
 ];
 
 /// The tests that are repeated on the other machine: what depends on its instructions, pages, unwinding or memory order.
-const ON_AARCH64: [&str; 18] = [
+const ON_AARCH64: [&str; 19] = [
     "fiber",
     "local",
     "coroutine",
     "registers",
     "stacks",
+    "shared",
     "overflow",
     "backtrace",
     "cancel",

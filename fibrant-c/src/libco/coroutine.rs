@@ -12,15 +12,16 @@ const LARGEST_STACK: usize = 8 << 20;
 
 /// The body of a function that is another one by another name. It jumps there: what is switched away from must not return to a frame
 /// in between.
+#[cfg(target_arch = "x86_64")]
 macro_rules! jump_to {
     ($function:path) => {
-        std::arch::naked_asm!(
-            #[cfg(target_arch = "x86_64")]
-            "jmp {function}",
-            #[cfg(target_arch = "aarch64")]
-            "b {function}",
-            function = sym $function,
-        )
+        std::arch::naked_asm!("jmp {function}", function = sym $function)
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump_to {
+    ($function:path) => {
+        std::arch::naked_asm!("b {function}", function = sym $function)
     };
 }
 pub(super) use jump_to;
