@@ -1,5 +1,6 @@
 //! Coroutines: made, resumed, left and released by hand.
 
+use super::event_loop;
 use super::extras::Extras;
 use super::{number_of, set_error};
 use fibrant::routine::{self, Function, Routine, SharedStacks};
@@ -178,6 +179,8 @@ pub unsafe extern "C" fn co_reset(co: *mut Routine) {
     // SAFETY: the caller's promise.
     unsafe {
         if !co.as_ref().is_threads_own() && routine::reset(co).is_ok() {
+            // It may have been in a call that turns the hooks on for as long as it takes.
+            routine::set_hooked_of(co, event_loop::is_marked(co));
             Extras::free(co.as_ref().extras().replace(ptr::null_mut()));
         }
     }

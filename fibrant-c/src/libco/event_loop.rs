@@ -95,5 +95,14 @@ pub extern "C" fn co_disable_hook_sys() {
 pub extern "C" fn co_is_enable_sys_hook() -> bool {
     let runs = routine::current().or_else(routine::main);
     // SAFETY: the routine that runs is there.
-    runs.is_some_and(|routine: NonNull<Routine>| unsafe { routine.as_ref() }.mark().get() & HOOKED != 0)
+    runs.is_some_and(|routine| unsafe { is_marked(routine) })
+}
+
+/// Whether they were turned on for a coroutine.
+///
+/// # Safety
+/// It has not been released.
+pub(super) unsafe fn is_marked(routine: NonNull<Routine>) -> bool {
+    // SAFETY: by the caller's promise.
+    unsafe { routine.as_ref() }.mark().get() & HOOKED != 0
 }

@@ -151,6 +151,18 @@ pub unsafe fn release(routine: NonNull<Routine>) -> Result<(), Refusal> {
     unsafe { EventLoop::release(routine) }
 }
 
+/// Turns the hooks on or off for a coroutine that has had them on.
+///
+/// # Safety
+/// It has not been released, and is this thread's.
+pub unsafe fn set_hooked_of(routine: NonNull<Routine>, yes: bool) {
+    // SAFETY: by the caller's promise.
+    let routine = unsafe { routine.as_ref() };
+    if routine.task().is_some() {
+        EventLoop::set_hooked(routine, yes);
+    }
+}
+
 /// Turns the hooks on or off for the coroutine that runs here. They have no effect on the main routine.
 pub fn set_hooked(yes: bool) {
     if let Some(routine) = current() {
@@ -191,8 +203,7 @@ pub fn key_destructor(key: libc::pthread_key_t) -> Option<unsafe extern "C" fn(*
 /// Resumes coroutines of this thread as they become ready. If there is an `after`, it is called after each turn, at least every
 /// millisecond, until it says that it is enough; otherwise this does not return.
 pub fn run(after: Option<impl FnMut() -> bool>) -> io::Result<()> {
-    event_loop()?.run(after);
-    Ok(())
+    event_loop()?.run(after)
 }
 
 /// What ends a coroutine's [`wait`]. May be used on any thread.

@@ -99,8 +99,7 @@ impl EventLoop {
         driver: impl FnOnce(&'static Desk) -> io::Result<Box<dyn Driver>>,
     ) -> io::Result<&'static EventLoop> {
         if Thread::if_any(Thread::scheduler).is_some() {
-            let problem = "a fiber of a runtime has no event loop of libco's: use a thread of its own";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
+            return Err(refused_in_runtime());
         }
         let crew = crew()?;
         let desk = Desk::take()?;
@@ -184,6 +183,9 @@ impl EventLoop {
         // SAFETY: by the caller's promise.
         let routine = unsafe { routine.as_ref() };
         let own = EventLoop::of(routine)?;
+        if own.is_in_runtime() {
+            return Err(Refusal::Elsewhere);
+        }
         match routine.stage() {
             Stage::Init | Stage::Suspended => {}
             Stage::Running => return Err(Refusal::Running),
@@ -341,9 +343,20 @@ impl EventLoop {
         }))
     }
 
+    /// Whether what runs on this thread now is a runtime's: then coroutines cannot.
+    #[inline(always)]
+    fn is_in_runtime(&self) -> bool {
+        let thread = self.thread();
+        thread.routine().is_none() && thread.scheduler().is_some()
+    }
+
     /// Resumes coroutines as they become ready, and calls `after` when it has resumed those that were, at least every millisecond;
-    /// until that says that it is enough. Without it the loop sleeps until there is something to do, and does not end.
-    pub(crate) fn run(&self, mut after: Option<impl FnMut() -> bool>) {
+    /// until that says that it is enough. Without it the loop sleeps until there is something to do, and does not end. An error in a
+    /// fiber of a runtime.
+    pub(crate) fn run(&self, mut after: Option<impl FnMut() -> bool>) -> io::Result<()> {
+        if self.is_in_runtime() {
+            return Err(refused_in_runtime());
+        }
         let worker = &self.worker;
         // Does nothing, but ends the sleep.
         let turn = Timed::new(|_, _| {});
@@ -379,7 +392,7 @@ impl EventLoop {
             if let Some(after) = &mut after
                 && !after()
             {
-                return;
+                return Ok(());
             }
         }
     }
@@ -420,6 +433,12 @@ impl Worker {
                 // SAFETY: it runs, so it is alive.
                 .is_some_and(|routine| unsafe { routine.as_ref() }.keeps_no_records())
     }
+}
+
+/// The error for a fiber of a runtime.
+fn refused_in_runtime() -> io::Error {
+    let problem = "a fiber of a runtime has no event loop of libco's: use a thread of its own";
+    io::Error::new(io::ErrorKind::Unsupported, problem)
 }
 
 /// Frees a thread's event loop when the thread ends.
