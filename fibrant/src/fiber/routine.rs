@@ -34,7 +34,6 @@ use crate::context::{self, Context};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
-use std::mem;
 use std::panic::{self, AssertUnwindSafe};
 use std::ptr::{self, NonNull};
 
@@ -450,7 +449,7 @@ impl Routine {
     /// they could look at.
     pub(crate) fn lose_stack(&mut self) {
         // What is on a borrowed one may be looked at, too: it is lost.
-        mem::forget(self.borrowed.take());
+        drop(self.borrowed.take());
         if let Place::Own(_) = self.place {
             self.place = Place::Lost;
         }
