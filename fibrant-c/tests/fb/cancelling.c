@@ -79,10 +79,11 @@ static void *hooked(void *unused) {
     return NULL;
 }
 
-static void *lock_and_hold(void *seconds) {
+static void *lock_and_hold(void *unused) {
+    (void)unused;
     IS(fb_mutex_lock(mutex), 0);
     atomic_store(&state, 1);
-    IS(fb_sleep(NUMBER(seconds)), 0);
+    EVENTUALLY(atomic_load(&state) == 3);
     IS(fb_mutex_unlock(mutex), 0);
     return NULL;
 }
@@ -142,11 +143,12 @@ static int program(void *unused) {
     IS(fb_join(fiber, NULL), 0);
 
     atomic_store(&state, 0);
-    IS(fb_spawn(&holder, lock_and_hold, POINTER(FB_MS(20))), 0);
+    IS(fb_spawn(&holder, lock_and_hold, NULL), 0);
     EVENTUALLY(atomic_load(&state) == 1);
     IS(fb_spawn(&fiber, lock, NULL), 0);
     EVENTUALLY(atomic_load(&state) == 2);
     IS(fb_cancel(fiber), 0);
+    atomic_store(&state, 3);
     IS(fb_join(fiber, NULL), 0);
     IS(fb_join(holder, NULL), 0);
 
