@@ -272,7 +272,7 @@ impl EventLoop {
         // SAFETY: the routine keeps it alive; every task is the head of a Scheduled.
         let scheduled = unsafe { task.cast::<Scheduled>().as_ref() };
         let reason = scheduled.task.last_reason();
-        self.worker.disarm_deadline(scheduled);
+        self.worker.disarm_deadline(scheduled, routine.keeps_no_records());
         if !scheduled.task.wait.end_any() {
             self.worker.take_out(task.cast());
         }

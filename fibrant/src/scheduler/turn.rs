@@ -136,15 +136,18 @@ impl Worker {
             number,
         };
         let (on_heap, here);
-        let deadline: &WaitDeadline = if self.is_event_loop {
-            // Where it can be taken back if the coroutine never goes on; its frames may be moved away meanwhile.
+        let deadline: &WaitDeadline = if self.keeps_no_records() {
+            // This frame may be moved away meanwhile.
             on_heap = Box::new(new_deadline());
-            fiber.alarm.set(&on_heap.timed);
             &on_heap
         } else {
             here = new_deadline();
             &here
         };
+        if self.is_event_loop {
+            // It is taken back if the coroutine never goes on.
+            fiber.alarm.set(&deadline.timed);
+        }
         // Armed before anyone is told: whoever ends the wait may do so at once, and then finds it as it will be.
         let when = waiting.deadline.min(limit);
         let timed = NonNull::from(&deadline.timed);
@@ -179,17 +182,19 @@ impl Worker {
         }
     }
 
-    /// Takes back the deadline of a coroutine that never goes on from its wait.
-    pub(super) fn disarm_deadline(&self, fiber: &Scheduled) {
+    /// Takes back the deadline of a coroutine that never goes on from its wait, and frees it, if it is on the heap.
+    pub(super) fn disarm_deadline(&self, fiber: &Scheduled, is_on_heap: bool) {
         let alarm = fiber.alarm.replace(ptr::null());
-        // SAFETY: it is on the heap, where `wait` has put it, and stays there as the coroutine does not go on.
+        // SAFETY: it is where `wait` has put it, and stays there as the coroutine does not go on.
         if let Some(timed) = unsafe { alarm.as_ref() } {
             if timed.is_armed() {
                 // SAFETY: it is armed, with this worker's driver.
                 unsafe { self.driver.disarm(NonNull::from(timed)) };
             }
-            // SAFETY: it is the head of a deadline in a box, whose owner is a frame that is never gone back to.
-            drop(unsafe { Box::from_raw(alarm.cast_mut().cast::<WaitDeadline>()) });
+            if is_on_heap {
+                // SAFETY: it is the head of a deadline in a box, whose owner is a frame that is never gone back to.
+                drop(unsafe { Box::from_raw(alarm.cast_mut().cast::<WaitDeadline>()) });
+            }
         }
     }
 
