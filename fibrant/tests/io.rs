@@ -153,12 +153,17 @@ fn waiters_in(runtime: &fibrant::runtime::Handle, fd: RawFd) -> usize {
 
 /// Spawns a fiber on a worker that waits for a descriptor, and returns when it does.
 fn waiter(worker: usize, fd: RawFd, event: Event) -> fibrant::JoinHandle<std::io::Result<Event>> {
-    let before = waiters(fd);
     let fiber = fibrant::Builder::new()
         .worker(worker)
         .spawn(move || io::wait(fd, event, None))
         .unwrap();
-    eventually(|| waiters(fd) == before + 1);
+    // Not by their number: one that looks after its registration is awake for a moment.
+    let runtime = Runtime::current().unwrap();
+    eventually(|| {
+        let dump = runtime.dump();
+        let mut own = dump.fibers.iter().filter(|one| one.id == fiber.id());
+        own.any(|one| matches!(one.wait, Some(WaitReason::Descriptor { fd: at, .. }) if at == fd))
+    });
     fiber
 }
 
