@@ -1589,3 +1589,12 @@ fn a_panic_in_a_fiber_is_printed_like_a_threads_and_others_go_on() {
     assert_eq!(other.take().unwrap().join().unwrap(), "goes on");
     runtime.stop().unwrap();
 }
+
+#[test]
+fn a_fiber_that_starts_while_all_are_cancelled_is_reported_once() {
+    for _ in 0..1000 {
+        let runtime = Builder::new().workers(1).build().unwrap();
+        let _parked = runtime.spawn(fibrant::fiber::park);
+        assert_eq!(runtime.shutdown(Duration::ZERO).cancelled.len(), 1);
+    }
+}

@@ -118,7 +118,12 @@ impl Runtime {
         if let Some(caller) = self.own_caller() {
             caller.abandon_rest();
         }
-        report.cancelled.extend(self.handle.crew.refused());
+        // One that was about to start when everybody was cancelled may have been refused as well.
+        for late in self.handle.crew.refused() {
+            if report.cancelled.iter().all(|fiber| fiber.id != late.id) {
+                report.cancelled.push(late);
+            }
+        }
         report.abandoned = self.handle.crew.abandoned();
         report.abandoned.extend(self.handle.crew.kept_by_threads());
         report
