@@ -1,5 +1,6 @@
 /* Spawning, joining, detaching, names, numbers, sleeping, yielding; other workers, real threads. */
 #include "check.h"
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 static void *square(void *number) {
@@ -202,6 +203,16 @@ static void attributes(void) {
     IS(fb_spawn_in(NULL, &fiber, &large.known, square, POINTER(3)), -E2BIG);
 }
 
+/* Whether so much address space cannot be had now. QEMU's emulation of a process sets no such limit. */
+static int limit_is_kept(size_t size) {
+    void *memory = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+        return 1;
+    }
+    CHECK(munmap(memory, size) == 0);
+    return 0;
+}
+
 /* Whoever joins a fiber hears that there was no stack for it. */
 static void no_stack(void) {
     fb_attr attr = FB_ATTR_INIT;
@@ -217,7 +228,7 @@ static void no_stack(void) {
     CHECK(setrlimit(RLIMIT_AS, &low) == 0);
     attr.stack_size = (size_t)8 << 30;
     IS(fb_spawn_in(NULL, &fiber, &attr, square, NULL), 0);
-    IS(fb_join(fiber, NULL), -ENOMEM);
+    IS(fb_join(fiber, NULL), limit_is_kept(attr.stack_size) ? -ENOMEM : 0);
     CHECK(setrlimit(RLIMIT_AS, &before) == 0);
     attr.stack_size = (size_t)1 << 60;
     IS(fb_spawn_in(NULL, &fiber, &attr, square, NULL), -EINVAL);
