@@ -6,6 +6,9 @@ use std::{env, fs};
 
 fn main() {
     println!("cargo::rerun-if-changed=src/boost.cpp");
+    // Either may be installed later: what is not there counts as changed.
+    println!("cargo::rerun-if-changed=/usr/include/boost/context/fiber.hpp");
+    println!("cargo::rerun-if-changed={}/libboost_context.so", multiarch());
     println!("cargo::rustc-check-cfg=cfg(boost)");
     if !is_installed() {
         return;
@@ -25,8 +28,7 @@ fn is_installed() -> bool {
     let header = ["/usr/include", "/usr/local/include"]
         .iter()
         .any(|folder| Path::new(folder).join("boost/context/fiber.hpp").exists());
-    let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
-    let multiarch = format!("/usr/lib/{arch}-linux-gnu");
+    let multiarch = multiarch();
     let library = [multiarch.as_str(), "/usr/lib", "/usr/lib64", "/usr/local/lib"]
         .iter()
         .flat_map(fs::read_dir)
@@ -39,4 +41,10 @@ fn is_installed() -> bool {
                 .starts_with("libboost_context.")
         });
     header && library
+}
+
+/// Where Debian keeps the machine's libraries.
+fn multiarch() -> String {
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    format!("/usr/lib/{arch}-linux-gnu")
 }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::cases::{Bench, CAPACITY, Case, Hold};
 use crate::micro::Outcome;
-use crate::sync::{Bench, CAPACITY, Case, Hold};
 
 /// How a library runs blocking code.
 pub trait Tasks: Copy + Send + 'static {
@@ -89,8 +89,8 @@ const NO_LOCALS: &str = "it waits with thread-locals, which these tasks share";
 
 /// The cases of one benchmark.
 pub struct List<T> {
-    bench: Bench,
-    tasks: T,
+    pub(crate) bench: Bench,
+    pub(crate) tasks: T,
     suffix: &'static str,
     cases: Vec<Case<'static>>,
 }
@@ -197,7 +197,12 @@ impl<T: Tasks> List<T> {
         self.cases
     }
 
-    fn add(&mut self, name: String, needs_locals: bool, run: impl Fn(usize) -> Outcome<Duration> + 'static) {
+    pub(crate) fn add(
+        &mut self,
+        name: String,
+        needs_locals: bool,
+        run: impl Fn(usize) -> Outcome<Duration> + 'static,
+    ) {
         let name = name + self.suffix;
         self.cases.push(if needs_locals && !self.tasks.has_locals() {
             Case::lacking(name, NO_LOCALS)
@@ -219,7 +224,7 @@ pub(crate) fn work() {
 }
 
 /// The time that `body`, run as a task, says.
-fn timed<T: Tasks>(
+pub(crate) fn timed<T: Tasks>(
     tasks: T,
     seat: Option<usize>,
     body: impl FnOnce() -> Duration + Send + 'static,
@@ -230,8 +235,17 @@ fn timed<T: Tasks>(
     *time.get().expect("the task has ended")
 }
 
-fn join_all<T: Tasks>(handles: Vec<T::Handle>) {
+pub(crate) fn join_all<T: Tasks>(handles: Vec<T::Handle>) {
     handles.into_iter().for_each(T::join);
+}
+
+/// Where two tasks are that wait for each other: on one worker if there is only one, else on two for good.
+pub(crate) fn two_seats(tasks: impl Tasks) -> Outcome<[Option<usize>; 2]> {
+    if tasks.workers() == 1 {
+        return Ok([None, None]);
+    }
+    tasks.seats()?;
+    Ok([Some(0), Some(1)])
 }
 
 fn alone<L: Lock>(tasks: impl Tasks, n: usize) -> Duration {
@@ -293,12 +307,7 @@ fn round_trips<C: Channel>(tasks: impl Tasks, room: Option<usize>, n: usize) -> 
         T::join(pong);
         time
     }
-    let [here, there] = if tasks.workers() == 1 {
-        [None, None]
-    } else {
-        tasks.seats()?;
-        [Some(0), Some(1)]
-    };
+    let [here, there] = two_seats(tasks)?;
     Ok(timed(tasks, here, move || ping::<_, C>(tasks, room, there, n)))
 }
 

@@ -1,4 +1,4 @@
-//! The locks and channels that are measured, as `blocking` wants them: std's, parking_lot's, crossbeam's and may's.
+//! The locks and channels that are measured, as `blocking` and `meeting` want them: std's, parking_lot's, crossbeam's and may's.
 //!
 //! Ours look like std's and crossbeam's, so the macros here are for them, too; but they are where our program is: a program that
 //! contains our library has its hooks, and the peers' must not.
@@ -65,6 +65,78 @@ macro_rules! lock {
     };
 }
 
+/// Makes `Condition` and `Barrier` of a module with a `Mutex`, a `Condvar` and a `Barrier`: `meetings!("name", module)`.
+#[macro_export]
+macro_rules! meetings {
+    ($label:literal, $($module:ident)::+) => {
+        #[doc = concat!($label, "'s condition, and its mutex.")]
+        pub struct Condition($($module)::+::Mutex<u64>, $($module)::+::Condvar);
+
+        impl $crate::meeting::Condition for Condition {
+            const NAME: &'static str = concat!($label, " condvar");
+
+            fn new() -> Condition {
+                Condition($($module)::+::Mutex::new(0), $($module)::+::Condvar::new())
+            }
+
+            #[inline]
+            fn advance(&self, from: u64) {
+                let mut number = self.0.lock().unwrap();
+                while *number != from {
+                    number = self.1.wait(number).unwrap();
+                }
+                *number += 1;
+                drop(number);
+                self.1.notify_one();
+            }
+
+            #[inline]
+            fn notify(&self) {
+                self.1.notify_one();
+            }
+        }
+
+        #[doc = concat!($label, "'s barrier.")]
+        pub struct Barrier($($module)::+::Barrier);
+
+        impl $crate::meeting::Barrier for Barrier {
+            const NAME: &'static str = concat!($label, " barrier");
+
+            fn new(count: usize) -> Barrier {
+                Barrier($($module)::+::Barrier::new(count))
+            }
+
+            #[inline]
+            fn wait(&self) -> bool {
+                self.0.wait().is_leader()
+            }
+        }
+    };
+}
+
+/// Makes `Group` of a module with a `WaitGroup`: `groups!("name", module)`.
+#[macro_export]
+macro_rules! groups {
+    ($label:literal, $($module:ident)::+) => {
+        #[doc = concat!($label, "'s groups.")]
+        #[derive(Clone)]
+        pub struct Group($($module)::+::WaitGroup);
+
+        impl $crate::meeting::Group for Group {
+            const NAME: &'static str = concat!($label, " wait group");
+
+            fn new() -> Group {
+                Group($($module)::+::WaitGroup::new())
+            }
+
+            #[inline]
+            fn wait(self) {
+                self.0.wait();
+            }
+        }
+    };
+}
+
 /// Makes a type of a kind of channel that is like crossbeam's: `channels!(Type, "name", module, select, whether a wait keeps something
 /// in thread-locals)`.
 #[macro_export]
@@ -109,12 +181,40 @@ macro_rules! channels {
                 }
             }
         }
+
+        impl $crate::meeting::Clock for $name {
+            type Moments = $($module)::+::Receiver<std::time::Instant>;
+
+            #[inline]
+            fn after(time: std::time::Duration) -> Self::Moments {
+                $($module)::+::after(time)
+            }
+
+            fn tick(period: std::time::Duration) -> Self::Moments {
+                $($module)::+::tick(period)
+            }
+
+            #[inline]
+            fn moment(moments: &Self::Moments) -> Option<std::time::Instant> {
+                moments.recv().ok()
+            }
+
+            #[inline]
+            fn recv_within(receiver: &Self::Receiver, time: std::time::Duration) -> Option<u64> {
+                let limit = $($module)::+::after(time);
+                $($select)::+! {
+                    recv(receiver) -> value => value.ok(),
+                    recv(limit) -> _ => None,
+                }
+            }
+        }
     };
 }
 
 /// std's locks.
 pub mod of_std {
     locks!("std", std::sync, false, .unwrap());
+    meetings!("std", std::sync);
 }
 
 /// parking_lot's locks.
@@ -125,6 +225,8 @@ pub mod of_parking_lot {
 /// may's locks.
 pub mod of_may {
     locks!("may", may::sync, false, .unwrap());
+    meetings!("may", may::sync);
+    groups!("may", may::sync);
 }
 
 channels!(

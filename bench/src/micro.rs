@@ -1,8 +1,9 @@
-//! The harness of the micro-benchmarks in src/bin/: which there are, how often each is run and what is printed.
+//! The harness of the micro-benchmarks in src/bin/: which there are, how much each does and what is printed.
 //!
-//! Each binary there is one [`Peer`], called as `<binary> <bench> <workers> [n]`. A process runs one benchmark, so that
-//! none finds the memory, caches and threads that another left. A line is `peer bench variant value unit`, separated by
-//! tabs; where there is no variant, or no unit, `-`. The value is a median, or `FAIL: ` and the reason.
+//! Each binary there is one [`Peer`], called as `<binary> <bench> <workers> [n]`. A process makes one short measurement after one to warm
+//! up, so that none finds the memory, caches and threads that another left; `cargo xtask bench` is who repeats processes. A line is
+//! `peer bench variant value unit`, separated by tabs; where there is no variant, or no unit, `-`. Instead of a value there may be
+//! `FAIL: ` and the reason.
 
 use std::env;
 use std::fmt::Display;
@@ -12,16 +13,21 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::sync::{self, Bench, Case};
+use crate::cases::{self, Bench, Case};
+use crate::serve::Service;
 
-/// How often a measurement is repeated after a first run that does not count.
-const ROUNDS: usize = 5;
-/// A slow measurement is repeated less often: not after this time.
-pub(crate) const ENOUGH: Duration = Duration::from_secs(30);
+/// How long a measurement takes if the command line does not say how much to do.
+const LENGTH: Duration = Duration::from_millis(150);
+/// It consists of rounds of about this length, of which the median counts: so a short disturbance does not.
+const ROUND: Duration = Duration::from_millis(10);
+/// How long the last run of its warm-up takes at least.
+const WARM: Duration = Duration::from_millis(50);
 /// How many tasks `spawn` starts before it joins them.
 const BATCH: usize = 1_000;
 /// Over how long `idle` looks at parked tasks.
-const IDLE: Duration = Duration::from_secs(5);
+const IDLE: Duration = Duration::from_secs(1);
+/// The reason why most libraries fail at something.
+const LACKING: &str = "the library has nothing of the kind";
 
 /// A result, or why there is none.
 pub type Outcome<T> = Result<T, String>;
@@ -47,31 +53,48 @@ impl Place {
     }
 }
 
-/// What parked tasks cost.
+/// What tasks cost that park and are woken.
 pub struct Parked {
     /// The growth of resident memory and page tables.
     pub bytes: f64,
-    /// The processor time over the real time.
+    /// The processor time over the real time, while they were parked.
     pub load: f64,
+    /// From the first spawn until all have arrived.
+    pub spawn: Duration,
+    /// From the first wake-up until all have ended.
+    pub wake: Duration,
 }
 
 /// A library under test. A time that it gives is taken within its runtime, without the start of that.
 pub trait Peer {
     /// `tasks` tasks, on one worker if there is a way to say so, yield `n` times each.
-    fn yields(&self, tasks: usize, n: usize) -> Outcome<Duration>;
+    fn yields(&self, _tasks: usize, _n: usize) -> Outcome<Duration> {
+        Err(LACKING.into())
+    }
 
     /// `batches` times: spawn `batch` trivial tasks, then join them.
-    fn spawn(&self, batch: usize, batches: usize) -> Outcome<Duration>;
+    fn spawn(&self, _batch: usize, _batches: usize) -> Outcome<Duration> {
+        Err(LACKING.into())
+    }
 
     /// A tree of tasks, ten children each, down to `leaves` leaves, that sums the leaves' numbers by joining. Also gives the
     /// sum.
-    fn skynet(&self, leaves: u64) -> Outcome<(Duration, u64)>;
+    fn skynet(&self, _leaves: u64) -> Outcome<(Duration, u64)> {
+        Err(LACKING.into())
+    }
 
     /// Two tasks hand a token to and fro, `n` round trips, each waiting in the way that suits the library best.
-    fn pingpong(&self, place: Place, n: usize) -> Outcome<Duration>;
+    fn pingpong(&self, _place: Place, _n: usize) -> Outcome<Duration> {
+        Err(LACKING.into())
+    }
 
     /// The same with two eventfds, for the bare cost of the system calls.
     fn eventfd(&self, _place: Place, _n: usize) -> Outcome<Duration> {
+        Err("for threads only".into())
+    }
+
+    /// The same with two eventfds that are waited for by an epoll each, as whoever waits for other things, too, has to.
+    fn eventfd_epoll(&self, _place: Place, _n: usize) -> Outcome<Duration> {
         Err("for threads only".into())
     }
 
@@ -80,14 +103,24 @@ pub trait Peer {
         Err("the library has no timers apart from sleeping tasks".into())
     }
 
-    /// `n` tasks sleep until their [`Alarm::deadline`]s, having called [`arrive`].
-    fn expire(&self, n: usize) -> Outcome<Expired>;
+    /// A task for each of the `n` times of an alarm calls [`arrive`] and sleeps until then. Right before the first one somebody calls
+    /// [`Alarm::begin`], and when all tasks are joined [`Alarm::end`].
+    fn expire(&self, _alarm: Alarm) -> Outcome<Expired> {
+        Err(LACKING.into())
+    }
 
-    /// `n` tasks call [`arrive`] and park; figures taken with a [`Gauge`] over `hold`.
-    fn parked(&self, n: usize, hold: Duration) -> Outcome<Parked>;
+    /// How long it takes at most to start a task that sleeps.
+    fn start(&self) -> Duration {
+        Duration::from_micros(5)
+    }
 
-    /// What there is to measure of its locks and channels, and of others' that its tasks can use.
-    fn sync(&self, _bench: Bench) -> Vec<Case<'_>> {
+    /// `n` tasks call [`arrive`] and park, and are woken after `hold`; a [`Gauge`] is told what happens.
+    fn parked(&self, _n: usize, _hold: Duration) -> Outcome<Parked> {
+        Err(LACKING.into())
+    }
+
+    /// What there is to measure of its coroutines, locks and channels, and of others' that its tasks can use.
+    fn cases(&self, _bench: Bench) -> Vec<Case<'_>> {
         Vec::new()
     }
 
@@ -103,6 +136,7 @@ pub struct Args {
     pub workers: usize,
     peer: &'static str,
     bench: String,
+    /// How much to do; or the port, if a server is asked for.
     n: Option<usize>,
 }
 
@@ -111,7 +145,9 @@ impl Args {
     pub fn parse(peer: &'static str) -> Args {
         let words: Vec<String> = env::args().skip(1).collect();
         Args::from_words(peer, &words).unwrap_or_else(|| {
-            eprintln!("usage: {peer} <bench> <workers> [n]");
+            eprintln!(
+                "usage: {peer} <bench> <workers> [n]\n       {peer} <echo|stream|http> <workers> <port>"
+            );
             process::exit(2);
         })
     }
@@ -119,10 +155,14 @@ impl Args {
     fn from_words(peer: &'static str, words: &[String]) -> Option<Args> {
         let (bench, workers, n) = match words {
             [bench, workers] => (bench, workers, None),
-            [bench, workers, n] => (bench, workers, Some(n.parse().ok().filter(|&n| n > 0)?)),
+            [bench, workers, n] => (bench, workers, Some(n.parse().ok()?)),
             _ => return None,
         };
-        Some(Args {
+        let makes_sense = match Service::named(bench) {
+            Some(_) => n.is_some_and(|port| port <= usize::from(u16::MAX)),
+            None => n != Some(0),
+        };
+        makes_sense.then_some(Args {
             workers: workers.parse().ok().filter(|&w| w > 0)?,
             peer,
             bench: bench.clone(),
@@ -130,12 +170,30 @@ impl Args {
         })
     }
 
+    /// The benchmark that the command line names.
+    pub fn bench(&self) -> &str {
+        &self.bench
+    }
+
+    /// The server that it asks for instead, and the port.
+    pub fn server(&self) -> Option<(Service, u16)> {
+        let service = Service::named(&self.bench)?;
+        Some((service, self.n? as u16))
+    }
+
     /// Prints that the benchmark cannot run.
     pub fn fail(&self, reason: &str) {
         self.line(&self.bench, "-", Err(reason.into()), "-");
     }
 
-    fn n(&self, default: usize) -> usize {
+    /// Prints that the server cannot run, and ends the process.
+    pub fn refuse(&self, reason: &str) -> ! {
+        self.fail(reason);
+        process::exit(1);
+    }
+
+    /// How much the benchmark is to do.
+    pub fn n(&self, default: usize) -> usize {
         self.n.unwrap_or(default)
     }
 
@@ -149,7 +207,8 @@ impl Args {
         (fallback, format!("n={fallback}"))
     }
 
-    fn line(&self, bench: &str, variant: impl Display, value: Outcome<f64>, unit: &str) {
+    /// Prints a figure.
+    pub fn line(&self, bench: &str, variant: impl Display, value: Outcome<f64>, unit: &str) {
         match value {
             Ok(value) => println!("{}\t{bench}\t{variant}\t{value:.2}\t{unit}", self.peer),
             Err(reason) => println!("{}\t{bench}\t{variant}\tFAIL: {reason}\t-", self.peer),
@@ -159,44 +218,61 @@ impl Args {
     /// Runs the benchmark that the command line names.
     pub fn run(&self, peer: &impl Peer) {
         match self.bench.as_str() {
-            "yield2" => self.yields(peer, 2, 1_000_000),
-            "yield1000" => self.yields(peer, 1_000, 1_000),
-            "spawn" => self.spawn(peer, BATCH, 1_000_000),
-            "spawn1" => self.spawn(peer, 1, 300_000),
+            "yield2" => self.yields(peer, 2),
+            "yield1000" => self.yields(peer, 1_000),
+            "spawn" => self.spawn(peer, BATCH),
+            "spawn1" => self.spawn(peer, 1),
             "skynet" => self.skynet(peer),
             "pingpong" => self.round_trips(|place, n| peer.pingpong(place, n)),
             "eventfd" => self.round_trips(|place, n| peer.eventfd(place, n)),
-            "timers" => self.timers(peer),
-            "expire" => self.expire(peer),
+            "eventfd_epoll" => self.round_trips(|place, n| peer.eventfd_epoll(place, n)),
+            "timer_insert" => self.timers(peer, |(insert, _)| insert),
+            "timer_cancel" => self.timers(peer, |(_, cancel)| cancel),
+            "timer_expire" => self.expire(peer),
             "mem" => self.mem(peer),
             "idle" => self.idle(peer),
+            "many" => self.many(peer),
             other => match Bench::named(other) {
-                Some(bench) => self.sync(peer, bench),
+                Some(bench) => self.cases(peer, bench),
                 None => self.fail("no such benchmark"),
             },
         }
     }
 
-    fn sync(&self, peer: &impl Peer, bench: Bench) {
-        let cases = peer.sync(bench);
+    fn cases(&self, peer: &impl Peer, bench: Bench) {
+        let cases = peer.cases(bench);
         if cases.is_empty() {
-            return self.fail("the library has nothing of the kind");
+            return self.fail(LACKING);
         }
-        for (case, time) in cases.iter().zip(sync::measure(bench, &cases, self.n)) {
+        for (case, time) in cases.iter().zip(cases::measure(bench, &cases, self.n)) {
             self.line(&self.bench, &case.name, time, "ns");
         }
     }
 
-    fn yields(&self, peer: &impl Peer, tasks: usize, default: usize) {
-        let n = self.n(default);
-        let time = median(|| peer.yields(tasks, n).map(each(tasks * n)));
+    fn yields(&self, peer: &impl Peer, tasks: usize) {
+        let time = self.each(tasks, |n| peer.yields(tasks, n / tasks));
         self.line(&self.bench, "-", time, "ns");
     }
 
-    fn spawn(&self, peer: &impl Peer, batch: usize, default: usize) {
-        let batches = self.n(default).div_ceil(batch);
-        let time = median(|| peer.spawn(batch, batches).map(each(batch * batches)));
+    fn spawn(&self, peer: &impl Peer, batch: usize) {
+        let time = self.each(batch, |n| peer.spawn(batch, n / batch));
         self.line(&self.bench, "-", time, "ns");
+    }
+
+    /// The nanoseconds for each thing, of which `run` does so many: a multiple of `step`.
+    fn each(&self, step: usize, run: impl Fn(usize) -> Outcome<Duration>) -> Outcome<f64> {
+        if let Some(n) = self.n {
+            let n = n.next_multiple_of(step);
+            run(n)?;
+            return run(n).map(each(n));
+        }
+        let n = fitting(step, WARM, ROUND, &run)?;
+        let mut times = Vec::new();
+        let start = Instant::now();
+        while times.is_empty() || start.elapsed() < LENGTH {
+            times.push(each(n)(run(n)?));
+        }
+        Ok(middle(&mut times))
     }
 
     fn skynet(&self, peer: &impl Peer) {
@@ -206,55 +282,46 @@ impl Args {
         }
         let (n, variant) = self.fit(peer, n, n + n / 9, n.min(10_000));
         let leaves = n as u64;
-        let time = median(|| {
+        let run = |leaves| {
             let (time, sum) = peer.skynet(leaves)?;
             assert_eq!(sum, leaves * (leaves - 1) / 2);
             Ok(millis(time))
-        });
+        };
+        let time = run(leaves).and_then(|_| run(leaves));
         self.line(&self.bench, variant, time, "ms");
     }
 
     fn round_trips(&self, trip: impl Fn(Place, usize) -> Outcome<Duration>) {
-        let n = self.n(200_000);
         let places: &[Place] = if self.workers == 1 {
             &[Place::Same]
         } else {
             &[Place::Same, Place::Free, Place::Across]
         };
         for &place in places {
-            let time = median(|| trip(place, n).map(each(n)));
+            let time = self.each(1, |n| trip(place, n));
             self.line(&self.bench, place.name(), time, "ns");
         }
     }
 
-    fn timers(&self, peer: &impl Peer) {
+    fn timers(&self, peer: &impl Peer, which: fn((Duration, Duration)) -> Duration) {
         let n = self.n(1_000_000);
-        let mut cancels = Vec::new();
-        let insert = median(|| {
-            let (insert, cancel) = peer.timers(n)?;
-            cancels.push(each(n)(cancel));
-            Ok(each(n)(insert))
-        });
-        let cancel = insert
-            .as_ref()
-            .map_err(String::clone)
-            .map(|_| middle(&mut cancels[1..]));
-        self.line("timer_insert", "-", insert, "ns");
-        self.line("timer_cancel", "-", cancel, "ns");
+        let times = peer.timers(n).and_then(|_| peer.timers(n));
+        self.line(&self.bench, "-", times.map(which).map(each(n)), "ns");
     }
 
     fn expire(&self, peer: &impl Peer) {
-        let n = self.n(1_000_000);
+        let n = self.n(100_000);
         let (n, variant) = self.fit(peer, n, n, n.min(10_000));
-        match peer.expire(n) {
+        let with = |name: &str| match variant.as_str() {
+            "-" => name.to_owned(),
+            variant => format!("{name} {variant}"),
+        };
+        let attempt = |start| peer.expire(Alarm::new(n, start));
+        // On a busy machine it may take longer; the second time, stacks are not fresh.
+        match attempt(peer.start()).or_else(|_| attempt(peer.start() * 2)) {
             Ok(expired) => {
-                self.line(&self.bench, &variant, Ok(millis(expired.cpu)), "ms");
-                let wall = if variant == "-" {
-                    "wall".into()
-                } else {
-                    format!("wall {variant}")
-                };
-                self.line(&self.bench, wall, Ok(millis(expired.wall)), "ms");
+                self.line(&self.bench, &variant, Ok(each(n)(expired.cpu)), "ns");
+                self.line(&self.bench, with("wall"), Ok(millis(expired.wall)), "ms");
             }
             Err(reason) => self.line(&self.bench, variant, Err(reason), "-"),
         }
@@ -275,17 +342,41 @@ impl Args {
         let load = peer.parked(n, IDLE).map(|parked| parked.load * 100.0);
         self.line(&self.bench, variant, load, "%");
     }
+
+    /// Without a warm-up: that stacks are fresh is part of it.
+    fn many(&self, peer: &impl Peer) {
+        let n = self.n(10_000);
+        let (room, limit) = peer.room();
+        if n > room {
+            return self.fail(&format!("{n} tasks at once, {limit} allows about {room}"));
+        }
+        match peer.parked(n, Duration::ZERO) {
+            Ok(parked) => {
+                self.line(&self.bench, "spawn", Ok(each(n)(parked.spawn)), "ns");
+                self.line(&self.bench, "wake", Ok(each(n)(parked.wake)), "ns");
+                self.line(&self.bench, "memory", Ok(parked.bytes / n as f64), "B");
+            }
+            Err(reason) => self.fail(&reason),
+        }
+    }
 }
 
-/// The median over some rounds, after one to warm up.
-fn median(mut measure: impl FnMut() -> Outcome<f64>) -> Outcome<f64> {
-    let start = Instant::now();
-    measure()?;
-    let mut values = Vec::with_capacity(ROUNDS);
-    while values.is_empty() || (values.len() < ROUNDS && start.elapsed() < ENOUGH) {
-        values.push(measure()?);
+/// How many things, a multiple of `step`, fit into such a time. Finding out warms up: the last run for it takes at least `warm`.
+pub(crate) fn fitting(
+    step: usize,
+    warm: Duration,
+    length: Duration,
+    run: impl Fn(usize) -> Outcome<Duration>,
+) -> Outcome<usize> {
+    let mut n = step;
+    loop {
+        let time = run(n)?;
+        if time >= warm {
+            let fitting = n as f64 * length.as_secs_f64() / time.as_secs_f64();
+            return Ok((fitting as usize).max(1).next_multiple_of(step));
+        }
+        n *= 4;
     }
-    Ok(middle(&mut values))
 }
 
 pub(crate) fn middle(values: &mut [f64]) -> f64 {
@@ -302,10 +393,10 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// How far ahead timer `index` of [`Peer::timers`] is: from 1 s to 1000 s, in no order.
+/// How far ahead timer `index` of [`Peer::timers`] is: from 10 s to 1000 s, in no order.
 pub fn timer(index: usize) -> Duration {
     let scattered = (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-    Duration::from_secs(1) + Duration::from_nanos(999_000_000_000 / (1 << 16) * (scattered >> 16))
+    Duration::from_secs(10) + Duration::from_nanos(990_000_000_000 / (1 << 16) * (scattered >> 16))
 }
 
 /// The processor time of the process, in all its threads.
@@ -352,46 +443,56 @@ pub fn arrived() -> usize {
     ARRIVED.load(Ordering::Relaxed)
 }
 
-/// Measures what parked tasks cost: made before they are, then told when they have arrived, then read.
+/// Measures what parked tasks cost. It is made before they are, and told step by step what has happened to them.
 pub struct Gauge {
-    empty: usize,
-    full: usize,
     start: Instant,
     cpu: Duration,
+    empty: usize,
+    parked: Parked,
 }
 
 impl Gauge {
-    /// How long to wait from the last [`arrive`] to [`Gauge::begin`].
+    /// How long to wait from [`Gauge::arrived`] to [`Gauge::settled`].
     pub const SETTLE: Duration = Duration::from_millis(200);
 
     /// Notes the memory without the tasks.
     pub fn new() -> Gauge {
-        let empty = resident();
         Gauge {
-            empty,
-            full: empty,
+            empty: resident(),
+            cpu: Duration::ZERO,
+            parked: Parked {
+                bytes: 0.0,
+                load: 0.0,
+                spawn: Duration::ZERO,
+                wake: Duration::ZERO,
+            },
             start: Instant::now(),
-            cpu: cpu_time(),
         }
     }
 
-    /// Notes the memory with the tasks, and starts to watch the processor.
-    pub fn begin(&mut self) {
-        *self = Gauge {
-            empty: self.empty,
-            full: resident(),
-            start: Instant::now(),
-            cpu: cpu_time(),
-        };
+    /// All tasks have arrived.
+    pub fn arrived(&mut self) {
+        self.parked.spawn = self.start.elapsed();
     }
 
-    /// The figures since then.
-    pub fn read(&self) -> Parked {
+    /// They are parked: notes the memory with them, and starts to watch the processor.
+    pub fn settled(&mut self) {
+        self.parked.bytes = resident() as f64 - self.empty as f64;
+        self.cpu = cpu_time();
+        self.start = Instant::now();
+    }
+
+    /// They are about to be woken.
+    pub fn waking(&mut self) {
         let cpu = cpu_time() - self.cpu;
-        Parked {
-            bytes: self.full as f64 - self.empty as f64,
-            load: cpu.as_secs_f64() / self.start.elapsed().as_secs_f64(),
-        }
+        self.parked.load = cpu.as_secs_f64() / self.start.elapsed().as_secs_f64();
+        self.start = Instant::now();
+    }
+
+    /// They have ended: the figures.
+    pub fn ended(mut self) -> Parked {
+        self.parked.wake = self.start.elapsed();
+        self.parked
     }
 }
 
@@ -417,14 +518,20 @@ pub struct Expired {
 }
 
 impl Alarm {
-    /// Chooses the times for `n` tasks.
-    pub fn new(n: usize) -> Alarm {
-        let first = Instant::now() + Duration::from_secs(1) + Duration::from_micros(25) * n as u32;
+    /// Chooses the times for `n` tasks, each of which takes at most `start` to be started.
+    fn new(n: usize, start: Duration) -> Alarm {
+        ARRIVED.store(0, Ordering::Relaxed);
+        let first = Instant::now() + Duration::from_millis(200) + start * n as u32;
         Alarm {
             n,
             first,
             cpu: OnceLock::new(),
         }
+    }
+
+    /// How many tasks there are.
+    pub fn tasks(&self) -> usize {
+        self.n
     }
 
     /// When task `index` is to wake.
@@ -442,11 +549,15 @@ impl Alarm {
         self.first - Duration::from_millis(50)
     }
 
-    /// Starts to watch the processor. By now all tasks must sleep.
+    /// Starts to watch the processor. By now all tasks must sleep; they are joined even if they do not.
     pub fn begin(&self) -> Outcome<()> {
         self.cpu.get_or_init(cpu_time);
         if arrived() < self.n || Instant::now() > self.first {
-            return Err(format!("only {} of {} tasks slept in time", arrived(), self.n));
+            return Err(format!(
+                "{} of {} tasks fell asleep, and that took too long",
+                arrived(),
+                self.n
+            ));
         }
         Ok(())
     }
@@ -478,5 +589,58 @@ impl Token {
             self.with_pong.store(!pong, Ordering::Release);
             wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Option<Args> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        Args::from_words("peer", &words)
+    }
+
+    #[test]
+    fn reads_benchmarks() {
+        let args = parsed("yield2 3").unwrap();
+        assert_eq!((args.bench(), args.workers, args.n(7)), ("yield2", 3, 7));
+        assert_eq!(parsed("mem 1 5").unwrap().n(7), 5);
+        assert!(parsed("mem 1 5").unwrap().server().is_none());
+        for wrong in ["", "mem", "mem 0", "mem 1 0", "mem 1 x", "mem one", "mem 1 2 3"] {
+            assert!(parsed(wrong).is_none(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn reads_servers() {
+        assert!(matches!(
+            parsed("echo 1 0").unwrap().server(),
+            Some((Service::Echo, 0))
+        ));
+        assert!(matches!(
+            parsed("http 2 65535").unwrap().server(),
+            Some((Service::Http, 65535))
+        ));
+        for wrong in ["echo 1", "echo 0 0", "http 1 65536", "http 1 -1"] {
+            assert!(parsed(wrong).is_none(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn finds_how_much_fits() {
+        let each = |n: usize| Ok(Duration::from_micros(n as u64));
+        let millis = Duration::from_millis;
+        assert_eq!(fitting(1, millis(50), millis(150), each), Ok(150_000));
+        assert_eq!(fitting(1_000, millis(1), millis(2), each), Ok(2_000));
+        // Less than one thing fits.
+        assert_eq!(fitting(100, millis(1), Duration::from_micros(1), each), Ok(100));
+        assert!(fitting(1, millis(1), millis(1), |_| Err("no".into())).is_err());
+    }
+
+    #[test]
+    fn takes_the_middle() {
+        assert_eq!(middle(&mut [3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(middle(&mut [5.0]), 5.0);
     }
 }

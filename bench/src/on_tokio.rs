@@ -1,4 +1,4 @@
-//! The micro-benchmarks on tokio, with either of its runtimes.
+//! The micro-benchmarks and the servers on tokio, with either of its runtimes.
 
 use std::array;
 use std::future::Future;
@@ -12,10 +12,13 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{self, JoinHandle};
 use tokio::time;
 
+use crate::cases::{Bench, Case};
 use crate::micro::{self, Alarm, Expired, Gauge, Outcome, Parked, Peer, Place};
-use crate::sync::{Bench, Case};
 
-mod sync;
+mod cases;
+mod server;
+
+pub use server::serve;
 
 /// What the parked tasks wait for.
 static RELEASE: Notify = Notify::const_new();
@@ -153,9 +156,8 @@ impl Peer for Tokio {
         }))
     }
 
-    fn expire(&self, n: usize) -> Outcome<Expired> {
+    fn expire(&self, alarm: Alarm) -> Outcome<Expired> {
         self.inside(async move {
-            let alarm = Alarm::new(n);
             let sleeper = |index| {
                 let deadline = alarm.deadline(index).into();
                 task::spawn(async move {
@@ -163,11 +165,11 @@ impl Peer for Tokio {
                     time::sleep_until(deadline).await;
                 })
             };
-            let handles: Vec<_> = (0..n).map(sleeper).collect();
+            let handles: Vec<_> = (0..alarm.tasks()).map(sleeper).collect();
             time::sleep_until(alarm.eve().into()).await;
-            alarm.begin()?;
+            let begun = alarm.begin();
             join_all(handles).await;
-            Ok(alarm.end())
+            begun.map(|()| alarm.end())
         })
     }
 
@@ -186,17 +188,18 @@ impl Peer for Tokio {
             while micro::arrived() < n {
                 task::yield_now().await;
             }
+            gauge.arrived();
             time::sleep(Gauge::SETTLE).await;
-            gauge.begin();
+            gauge.settled();
             time::sleep(hold).await;
-            let parked = gauge.read();
+            gauge.waking();
             RELEASE.notify_waiters();
             join_all(handles).await;
-            parked
+            gauge.ended()
         }))
     }
 
-    fn sync(&self, bench: Bench) -> Vec<Case<'_>> {
-        sync::cases(self, bench)
+    fn cases(&self, bench: Bench) -> Vec<Case<'_>> {
+        cases::cases(self, bench)
     }
 }

@@ -13,6 +13,9 @@
 class clsCoMutex {
 public:
 	clsCoMutex() : waiters_(co_cond_alloc()), holder_and_waiters_(0) {}
+	/* A copy is a lock of its own that nobody has; what is assigned to stays the lock that it is. Containers ask for both. */
+	clsCoMutex(const clsCoMutex &) : waiters_(co_cond_alloc()), holder_and_waiters_(0) {}
+	clsCoMutex &operator=(const clsCoMutex &) { return *this; }
 	~clsCoMutex() { co_cond_free(waiters_); }
 
 	/* Waits until the lock is this coroutine's. Locking twice waits for ever. */
@@ -29,9 +32,6 @@ public:
 	}
 
 private:
-	clsCoMutex(const clsCoMutex &);
-	clsCoMutex &operator=(const clsCoMutex &);
-
 	stCoCond_t *waiters_;
 	int holder_and_waiters_;
 };
@@ -43,9 +43,6 @@ public:
 	~clsSmartLock() { mutex_->CoUnLock(); }
 
 private:
-	clsSmartLock(const clsSmartLock &);
-	clsSmartLock &operator=(const clsSmartLock &);
-
 	clsCoMutex *mutex_;
 };
 

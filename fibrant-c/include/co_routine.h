@@ -115,6 +115,12 @@ int co_setspecific(pthread_key_t key, const void *value);
 void *co_getspecific(pthread_key_t key);
 
 /*
+ * A new key for these two. It is one of pthread_key_create(), of which a process can have 1024; when they are used up it is one that
+ * only these two know, so there is always another. A key is never given back. (fibrant only.)
+ */
+pthread_key_t co_specific_key(void (*destructor)(void *));
+
+/*
  * Hooks: whether the calls of the current coroutine that would block let others run meanwhile. Off at first.
  */
 void co_enable_hook_sys(void);

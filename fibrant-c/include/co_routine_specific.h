@@ -7,7 +7,7 @@
  *     request->id = 7;                                 C++
  *     request()->id = 7;                               C, where `request` is a function that returns the pointer
  *
- * A coroutine's variable is made when it first uses it, all zero (in C++, then constructed without arguments), and is destroyed
+ * A coroutine's variable is made when it first uses it, all zero (in C++, then constructed without arguments, if it can be), and is destroyed
  * and freed when the coroutine ends. The main routine's lasts as long as its thread.
  */
 
@@ -22,6 +22,7 @@
 #ifdef __cplusplus
 
 #include <new>
+#include <type_traits>
 
 namespace fibrant_libco {
 
@@ -49,7 +50,7 @@ private:
 		if (place == NULL) {
 			return NULL;
 		}
-		T *value = ::new (place) T();
+		T *value = construct(place, std::is_default_constructible<T>());
 		if (co_setspecific(key_, value) != 0) {
 			destroy(value);
 			return NULL;
@@ -58,11 +59,17 @@ private:
 	}
 
 	static void destroy(void *place) {
-		static_cast<T *>(place)->~T();
+		destruct(static_cast<T *>(place), std::is_destructible<T>());
 		free(place);
 	}
 
-	static void make_key() { (void)pthread_key_create(&key_, destroy); }
+	static T *construct(void *place, std::true_type) { return ::new (place) T(); }
+	/* One that cannot be made without arguments is all zero. */
+	static T *construct(void *place, std::false_type) { return static_cast<T *>(place); }
+	static void destruct(T *value, std::true_type) { value->~T(); }
+	static void destruct(T *, std::false_type) {}
+
+	static void make_key() { key_ = co_specific_key(destroy); }
 
 	static pthread_once_t once_;
 	static pthread_key_t key_;
@@ -90,7 +97,7 @@ pthread_key_t RoutineSpecific<T, Tag>::key_;
 	static pthread_once_t fibrant_specific_once_##name = PTHREAD_ONCE_INIT;                        \
 	static pthread_key_t fibrant_specific_key_##name;                                              \
 	static void fibrant_specific_make_##name(void) {                                               \
-		(void)pthread_key_create(&fibrant_specific_key_##name, free);                              \
+		fibrant_specific_key_##name = co_specific_key(free);                                       \
 	}                                                                                              \
 	__attribute__((unused)) static type *name(void) {                                              \
 		pthread_once(&fibrant_specific_once_##name, fibrant_specific_make_##name);                 \

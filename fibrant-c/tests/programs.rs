@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::{
-    BOTH, Linking, Running, build_as, compile, compiler, crate_folder, must_say_ok, scratch, standard,
+    BOTH, Linking, Running, build, build_as, compile, compiler, crate_folder, must_say_ok, scratch, standard,
 };
 
 /// A test for each program, with the newer standards that it is also compiled for.
@@ -30,9 +30,14 @@ macro_rules! programs {
 
 programs! {
     better_exceptions "cpp", "c++20";
+    better_faults "c";
+    better_fork "c";
+    better_hooks "c";
     better_idle "c";
+    better_keys "cpp", "c++20";
     better_locks "c";
     better_million "c";
+    better_overflow "c";
     better_release "c";
     better_share_stack "c";
     better_specific "cpp", "c++20";
@@ -57,12 +62,35 @@ programs! {
     producer_consumer "cpp", "c++20";
     reset "c";
     resolver "c";
+    resolver_state "c";
     share_stack "c";
     sleepers "c";
     specific "cpp", "c++20";
     specific_in_c "c";
     switching "c";
     threads "c";
+}
+
+/// The program that takes longer than a minute: it has a test of its own.
+const LONG: &str = "better_minute.c";
+
+/// Waits beyond a minute are exact. Tests begin in the order of their names, so that this one mostly waits beside the others; and both ways
+/// to link it run at once.
+#[test]
+#[cfg_attr(
+    debug_assertions,
+    ignore = "it takes a minute and a half: once is enough, in a release build"
+)]
+fn a_wait_beyond_a_minute_is_exact() {
+    let source = programs_folder().join(LONG);
+    let started = BOTH.map(|linking| {
+        let program = build(&source, &standard(&source), linking);
+        (linking, Running::start(&program, &[]))
+    });
+    for (linking, running) in started {
+        let outcome = running.finish_within(Duration::from_secs(150));
+        outcome.must_be_ok(&format!("{LONG}, linked as {linking:?}"));
+    }
 }
 
 fn programs_folder() -> PathBuf {
@@ -80,7 +108,11 @@ fn files(folder: &Path, extensions: &[&str]) -> BTreeSet<String> {
 #[test]
 fn every_program_is_run() {
     let there = files(&programs_folder(), &[".c", ".cpp"]);
-    let listed = LISTED.iter().map(|&name| name.to_owned()).collect();
+    let listed = LISTED
+        .iter()
+        .chain(&[LONG])
+        .map(|&name| name.to_owned())
+        .collect();
     assert_eq!(there, listed);
 }
 

@@ -47,13 +47,29 @@ std::thread_local! {
 /// Notes that this thread has taken one of our own locks.
 #[inline(always)]
 pub(crate) fn note_locked() {
-    LOCKS.set(LOCKS.get() + 1);
+    LOCKS.with(|locks| locks.set(locks.get() + 1));
 }
 
 /// Notes that it has given one back.
 #[inline(always)]
 pub(crate) fn note_unlocked() {
-    LOCKS.set(LOCKS.get() - 1);
+    LOCKS.with(|locks| locks.set(locks.get() - 1));
+}
+
+/// Calls `f`, in which the fiber that runs here does not wait, as if it had one of our own locks: for what only its worker uses, and borrows
+/// without a lock. Another fiber of the worker, or the worker itself, would find it borrowed.
+#[inline(always)]
+pub(crate) fn without_waiting<T>(f: impl FnOnce() -> T) -> T {
+    struct Noted;
+    impl Drop for Noted {
+        #[inline(always)]
+        fn drop(&mut self) {
+            note_unlocked();
+        }
+    }
+    note_locked();
+    let _noted = Noted;
+    f()
 }
 
 /// How many of our own locks this thread has.

@@ -4,7 +4,8 @@
 #[path = "common/patience.rs"]
 mod patience;
 
-use fibrant::runtime::Builder;
+use fibrant::runtime::{Builder, Runtime};
+use fibrant::timer;
 use patience::Watchdog;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Write};
@@ -47,17 +48,36 @@ unsafe impl GlobalAlloc for Slow {
 #[global_allocator]
 static ALLOCATOR: Slow = Slow;
 
+/// Somebody else who allocates, until it is dropped.
+struct Busy(Arc<AtomicBool>, Option<thread::JoinHandle<()>>);
+
+impl Busy {
+    fn new() -> Busy {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        let thread = thread::spawn(move || {
+            while !over.load(Relaxed) {
+                drop(vec![0_u8; 64]);
+                thread::sleep(Duration::from_micros(10));
+            }
+        });
+        Busy(is_over, Some(thread))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+        if let Some(thread) = self.1.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
 #[test]
 fn the_runtime_waits_for_no_lock_of_the_allocators_as_a_fiber_does() {
     let watchdog = Watchdog::new();
-    let is_over = Arc::new(AtomicBool::new(false));
-    let over = Arc::clone(&is_over);
-    let busy = thread::spawn(move || {
-        while !over.load(Relaxed) {
-            drop(vec![0_u8; 64]);
-            thread::sleep(Duration::from_micros(10));
-        }
-    });
+    let _busy = Busy::new();
     for workers in [1, 2] {
         let runtime = Builder::new().workers(workers).build().unwrap();
         watchdog.show(&runtime);
@@ -82,6 +102,65 @@ fn the_runtime_waits_for_no_lock_of_the_allocators_as_a_fiber_does() {
         fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
         runtime.stop().unwrap();
     }
-    is_over.store(true, Relaxed);
-    busy.join().unwrap();
+}
+
+#[test]
+fn timers_are_armed_and_cancelled_while_others_allocate() {
+    const FIBERS: usize = 40;
+    const TIMERS: usize = 100;
+    let watchdog = Watchdog::new();
+    let _busy = Busy::new();
+    for workers in [1, 2] {
+        let runtime = Builder::new().workers(workers).build().unwrap();
+        watchdog.show(&runtime);
+        let fired = Arc::new(AtomicUsize::new(0));
+        let fibers: Vec<_> = (0..FIBERS)
+            .map(|_| {
+                let fired = Arc::clone(&fired);
+                runtime.spawn(move || {
+                    // Each takes more than there were, so that room for them is made again and again.
+                    let timers: Vec<_> = (0..TIMERS)
+                        .map(|index| {
+                            let fired = Arc::clone(&fired);
+                            let delay = match index % 2 {
+                                0 => Duration::from_secs(3600),
+                                _ => Duration::from_micros(index as u64),
+                            };
+                            timer::after(delay, move || {
+                                fired.fetch_add(1, Relaxed);
+                            })
+                        })
+                        .collect();
+                    fibrant::yield_now();
+                    timers.iter().step_by(2).filter(|timer| timer.cancel()).count()
+                })
+            })
+            .collect();
+        for fiber in fibers {
+            assert_eq!(fiber.join().unwrap(), TIMERS / 2);
+        }
+        runtime.stop().unwrap();
+        assert_eq!(fired.load(Relaxed), FIBERS * TIMERS / 2);
+    }
+}
+
+#[test]
+fn a_shutdown_waits_for_no_fiber_that_waits_for_the_allocator() {
+    let watchdog = Watchdog::new();
+    let _busy = Busy::new();
+    for round in 0..20 {
+        let runtime = Builder::new().workers(1).build().unwrap();
+        watchdog.show(&runtime);
+        for _ in 0..8 {
+            runtime.spawn(|| {
+                loop {
+                    drop(Runtime::current().unwrap().dump());
+                    fibrant::sleep(Duration::from_micros(10));
+                }
+            });
+        }
+        thread::sleep(Duration::from_millis(5));
+        let report = runtime.shutdown(Duration::ZERO);
+        assert!(report.abandoned.is_empty(), "round {round}: {report:?}");
+    }
 }

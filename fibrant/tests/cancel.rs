@@ -226,15 +226,23 @@ fn a_guard_puts_it_off() {
     }
 }
 
-/// Sleeps when it is dropped, and says so afterwards.
-struct Slow(Arc<AtomicBool>);
+/// Sleeps when it is dropped, until it is told to go on, and says so afterwards.
+struct Slow(Arc<Sleep>);
+
+#[derive(Default)]
+struct Sleep {
+    may_end: AtomicBool,
+    has_ended: AtomicBool,
+}
 
 impl Drop for Slow {
     fn drop(&mut self) {
-        let start = Instant::now();
-        fibrant::sleep(ms(20));
-        assert!(start.elapsed() >= ms(20));
-        self.0.store(true, SeqCst);
+        while !self.0.may_end.load(SeqCst) {
+            let start = Instant::now();
+            fibrant::sleep(ms(20));
+            assert!(start.elapsed() >= ms(20));
+        }
+        self.0.has_ended.store(true, SeqCst);
     }
 }
 
@@ -243,18 +251,20 @@ fn a_fiber_that_is_panicking_is_left_alone() {
     let watchdog = Watchdog::new();
     for workers in [1, 2] {
         let runtime = watchdog.runtime(workers);
-        let slept = Arc::new(AtomicBool::new(false));
-        let slow = Slow(Arc::clone(&slept));
+        let sleep = Arc::new(Sleep::default());
+        let slow = Slow(Arc::clone(&sleep));
         let fiber = runtime.spawn(move || {
             let _slow = slow;
             resume_unwind(Box::new("the panic"))
         });
-        wait_until_it_waits(&runtime, fiber.id());
-        assert_eq!(wait_of(&runtime, fiber.id()), Some(WaitReason::Sleeping));
+        eventually("it sleeps", || {
+            wait_of(&runtime, fiber.id()) == Some(WaitReason::Sleeping)
+        });
         fiber.cancel();
+        sleep.may_end.store(true, SeqCst);
         let payload = fiber.join().unwrap_err();
         assert_eq!(payload.downcast_ref(), Some(&"the panic"));
-        assert!(slept.load(SeqCst));
+        assert!(sleep.has_ended.load(SeqCst));
     }
 }
 
@@ -262,8 +272,8 @@ fn a_fiber_that_is_panicking_is_left_alone() {
 fn waits_of_destructors_that_a_cancel_runs_go_to_their_end() {
     let watchdog = Watchdog::new();
     let runtime = watchdog.runtime(1);
-    let slept = Arc::new(AtomicBool::new(false));
-    let slow = Slow(Arc::clone(&slept));
+    let sleep = Arc::new(Sleep::default());
+    let slow = Slow(Arc::clone(&sleep));
     let fiber = runtime.spawn(move || {
         let _slow = slow;
         fiber::park();
@@ -276,12 +286,12 @@ fn waits_of_destructors_that_a_cancel_runs_go_to_their_end() {
         wait_of(&runtime, fiber.id()) == Some(WaitReason::Sleeping)
     });
     fiber.cancel(); // a second time has no effect
+    sleep.may_end.store(true, SeqCst);
     assert_cancelled(fiber.join());
-    assert!(slept.load(SeqCst));
+    assert!(sleep.has_ended.load(SeqCst));
 }
 
 #[test]
-#[ignore = "red until fibers have thread-locals of their own: std::thread::panicking() is the thread's"]
 fn one_fibers_panic_does_not_keep_others_from_being_cancelled() {
     /// Parks when it is dropped, until it is told to go on.
     struct Stays(Arc<AtomicBool>);
@@ -326,8 +336,8 @@ fn the_destructors_of_fiber_locals_are_left_alone() {
     let watchdog = Watchdog::new();
     for workers in [1, 2] {
         let runtime = watchdog.runtime(workers);
-        let slept = Arc::new(AtomicBool::new(false));
-        let slow = Slow(Arc::clone(&slept));
+        let sleep = Arc::new(Sleep::default());
+        let slow = Slow(Arc::clone(&sleep));
         let fiber = runtime.spawn(move || {
             SLOW.set(Some(slow));
             "returned"
@@ -336,8 +346,9 @@ fn the_destructors_of_fiber_locals_are_left_alone() {
             wait_of(&runtime, fiber.id()) == Some(WaitReason::Sleeping)
         });
         fiber.cancel();
+        sleep.may_end.store(true, SeqCst);
         assert_eq!(fiber.join().unwrap(), "returned");
-        assert!(slept.load(SeqCst));
+        assert!(sleep.has_ended.load(SeqCst));
     }
 }
 
@@ -785,7 +796,7 @@ fn all_waits_inside_share_the_deadline() {
             let _: Result<(), _> = result;
             assert!(result.is_err());
             assert!(start.elapsed() >= ms(30));
-            assert!((1..30).contains(&rounds.get()), "{rounds:?} rounds");
+            assert!(rounds.get() < 30, "{rounds:?} rounds");
             assert!(start.elapsed() < PATIENCE);
             // It is this fiber's alone: those that it spawns have none.
             let child = fibrant::timeout(ms(2), || {
@@ -876,11 +887,12 @@ fn a_timeout_around_a_scope_cancels_its_fibers_and_waits_for_them() {
             runtime
                 .spawn(move || {
                     let text = String::from("borrowed");
-                    let looked = AtomicUsize::new(0);
+                    let (begun, looked) = (AtomicUsize::new(0), AtomicUsize::new(0));
                     let result = fibrant::timeout(ms(10), || {
                         fibrant::scope(|s| {
                             for _ in 0..5 {
                                 s.spawn(|| {
+                                    begun.fetch_add(1, SeqCst);
                                     let _looks = Looks(&text, &looked);
                                     fiber::park();
                                 });
@@ -891,8 +903,10 @@ fn a_timeout_around_a_scope_cancels_its_fibers_and_waits_for_them() {
                         });
                     });
                     assert!(result.is_err());
-                    let looked = looked.load(SeqCst);
-                    assert_eq!(looked, 5);
+                    let (begun, looked) = (begun.load(SeqCst), looked.load(SeqCst));
+                    assert_eq!(looked, begun);
+                    // Another worker may have taken one away and not have come to start it in time.
+                    assert!(begun == 5 || workers > 1, "{begun} have begun");
                     // A timeout inside a scope ends there.
                     fibrant::scope(|s| {
                         let child = s.spawn(|| fibrant::timeout(ms(1), || fibrant::sleep(LONG)));

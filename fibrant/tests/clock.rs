@@ -68,9 +68,10 @@ fn timers_and_waits_do_not_look_at_the_wall_clock() {
         for workers in [1, 2] {
             let runtime = Builder::new().workers(workers).build().unwrap();
             runtime.run_on(0, every_kind_of_deadline);
-            let sleeper = runtime.spawn(|| fibrant::sleep(Duration::from_millis(20)));
-            let sleeper = sleeper.join_timeout(Duration::from_millis(1)).unwrap_err();
-            sleeper.join().unwrap();
+            let parked = runtime.spawn(fiber::park);
+            let parked = parked.join_timeout(Duration::from_millis(1)).unwrap_err();
+            parked.fiber().unpark();
+            parked.join().unwrap();
             runtime.stop().unwrap();
         }
         assert_eq!(WALL.load(SeqCst), wall, "somebody has looked at the wall clock");
@@ -100,8 +101,9 @@ fn every_kind_of_deadline() {
     io::wait(ours.as_raw_fd(), Event::READ, Some(LONG)).unwrap_err();
     io::wait(theirs.as_raw_fd(), Event::WRITE, Some(LONG)).unwrap();
     assert!(fibrant::timeout(SHORT, fiber::park).is_err());
-    let sleeper = fibrant::spawn(|| fibrant::sleep(LONG));
-    sleeper.join_timeout(SHORT).unwrap_err().join().unwrap();
+    let parked = fibrant::spawn(fiber::park).join_timeout(SHORT).unwrap_err();
+    parked.fiber().unpark();
+    parked.join().unwrap();
     eventually(|| fired.load(SeqCst) >= 5);
     ticker.cancel();
 }

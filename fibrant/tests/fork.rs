@@ -1,7 +1,11 @@
 //! Forked children: what they leave alone, how they end, and runtimes of their own.
 //!
 //! Each body runs in a child that is forked from a process with a runtime at work; what the child finds out is its exit code.
+//!
+//! Each test has a process of its own, and forks when the threads there have begun: std has a lock while a thread begins or ends, and
+//! a child that is forked by another thread at that moment can never start any. The threads of other tests would come and go.
 
+mod common;
 #[path = "common/patience.rs"]
 mod patience;
 
@@ -10,7 +14,18 @@ use patience::Watchdog;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
+
+/// Whether this is a process for this test alone. If not, the test is run in one, and has to succeed.
+fn alone(test: &str) -> bool {
+    if common::case().is_some() {
+        return true;
+    }
+    common::child(test, "alone", &[]).succeeded();
+    false
+}
 
 /// Forks, runs `f` in the child, and ends the child with its result as the exit code.
 fn in_child(f: impl FnOnce() -> i32) -> libc::pid_t {
@@ -86,9 +101,20 @@ fn use_a_runtime(workers: usize) -> i32 {
 /// has a lock for messages, and a child that was forked meanwhile could say nothing about a panic of its own.
 fn busy() -> fibrant::runtime::Runtime {
     let runtime = Builder::new().workers(2).build().unwrap();
-    for _ in 0..4 {
-        runtime.spawn(|| {
+    // More real threads than it needs: none is started later, while somebody forks.
+    let barrier = Arc::new(Barrier::new(16));
+    let jobs: [_; 16] = std::array::from_fn(|_| {
+        let barrier = Arc::clone(&barrier);
+        fibrant::spawn_blocking(move || {
+            barrier.wait();
+        })
+    });
+    jobs.into_iter().for_each(|job| job.join().unwrap());
+    let rounds: [_; 4] = std::array::from_fn(|_| Arc::new(AtomicUsize::new(0)));
+    for rounds in rounds.clone() {
+        runtime.spawn(move || {
             loop {
+                rounds.fetch_add(1, Relaxed);
                 let (mut ours, mut theirs) = UnixStream::pair().unwrap();
                 let reader = fibrant::spawn(move || theirs.read(&mut [0; 4]));
                 fibrant::sleep(Duration::from_micros(50));
@@ -99,11 +125,17 @@ fn busy() -> fibrant::runtime::Runtime {
             }
         });
     }
+    patience::eventually("it is at work", || {
+        rounds.iter().all(|rounds| rounds.load(Relaxed) > 50)
+    });
     runtime
 }
 
 #[test]
 fn a_child_of_a_thread_has_a_runtime_of_its_own() {
+    if !alone("a_child_of_a_thread_has_a_runtime_of_its_own") {
+        return;
+    }
     let _watchdog = Watchdog::new();
     let runtime = busy();
     for round in 0..20 {
@@ -115,6 +147,9 @@ fn a_child_of_a_thread_has_a_runtime_of_its_own() {
 
 #[test]
 fn a_child_of_a_fiber_has_a_runtime_of_its_own() {
+    if !alone("a_child_of_a_fiber_has_a_runtime_of_its_own") {
+        return;
+    }
     let watchdog = Watchdog::new();
     let runtime = watchdog.runtime(2);
     let other = busy();
@@ -136,6 +171,9 @@ fn a_child_of_a_fiber_has_a_runtime_of_its_own() {
 
 #[test]
 fn a_child_may_fork_and_the_global_runtime_is_its_own() {
+    if !alone("a_child_may_fork_and_the_global_runtime_is_its_own") {
+        return;
+    }
     let _watchdog = Watchdog::new();
     assert_eq!(fibrant::spawn(|| 1).join().unwrap(), 1);
     let child = in_child(|| {
@@ -148,6 +186,9 @@ fn a_child_may_fork_and_the_global_runtime_is_its_own() {
 
 #[test]
 fn a_fiber_that_returns_in_a_child_ends_it() {
+    if !alone("a_fiber_that_returns_in_a_child_ends_it") {
+        return;
+    }
     let watchdog = Watchdog::new();
     let runtime = watchdog.runtime(1);
     let fiber = |panics: bool| {
@@ -172,6 +213,9 @@ fn a_fiber_that_returns_in_a_child_ends_it() {
 
 #[test]
 fn a_runtime_is_not_its_childrens() {
+    if !alone("a_runtime_is_not_its_childrens") {
+        return;
+    }
     let watchdog = Watchdog::new();
     let runtime = watchdog.runtime(1);
     // A child must not print what it panics with: another thread may have had std's lock for that when it was forked.
@@ -197,6 +241,9 @@ fn a_runtime_is_not_its_childrens() {
 
 #[test]
 fn sleeps_and_yields_of_a_fiber_in_a_child_are_a_threads() {
+    if !alone("sleeps_and_yields_of_a_fiber_in_a_child_are_a_threads") {
+        return;
+    }
     let watchdog = Watchdog::new();
     let runtime = watchdog.runtime(1);
     let code = runtime.spawn(|| {

@@ -3,6 +3,8 @@
 //! The tests of a binary share its descriptor numbers. A test that closes a number and opens it again uses one far above
 //! those that the kernel gives to the others (see `at`).
 
+#[path = "common/secret.rs"]
+mod secret;
 #[path = "common/waiting.rs"]
 mod waiting;
 #[path = "common/worker.rs"]
@@ -71,14 +73,13 @@ fn at(number: RawFd, file: impl Into<OwnedFd>) -> OwnedFd {
     raise_descriptor_limit();
     let file = file.into();
     // By a system call of its own, which is not hooked: the runtime does not know that the number stands for something else now.
-    // SAFETY: makes a descriptor; the number is the test's own.
-    own(unsafe { libc::syscall(libc::SYS_dup3, file.as_raw_fd(), number, libc::O_CLOEXEC) } as RawFd)
+    secret::put(&file, number);
+    own(number)
 }
 
 /// Closes a descriptor without the runtime's knowledge.
 fn close_secretly(file: OwnedFd) {
-    // SAFETY: it is this function's to close.
-    assert_eq!(unsafe { libc::syscall(libc::SYS_close, file.into_raw_fd()) }, 0);
+    secret::close(file);
 }
 
 /// Two connected stream sockets that do not block.
@@ -620,6 +621,8 @@ fn tcp_connections_and_listeners_can_be_waited_for() {
             || drop(listener.accept().unwrap()),
         );
         let ours = TcpStream::connect(address).unwrap();
+        // Who connects may know of it before the listener does.
+        io::wait(listener.as_raw_fd(), Event::READ, None).unwrap();
         let theirs = listener.accept().unwrap().0;
         ours.set_nonblocking(true).unwrap();
         theirs.set_nonblocking(true).unwrap();
@@ -860,20 +863,21 @@ fn a_terminal_can_be_waited_for() {
             || assert_eq!((&controller).write(b"line\n").unwrap(), 5),
             || assert_eq!(drain(&terminal), 5),
         );
-        drain(&controller); // the echo
+        // The kernel passes it on by and by.
+        let receive = |bytes| {
+            let mut received = 0;
+            while received < bytes {
+                io::wait(controller.as_raw_fd(), Event::READ, None).unwrap();
+                received += drain(&controller);
+            }
+        };
+        receive(6 * b"line\r\n".len()); // the echo
         check_kind(
             "controller",
             controller.as_raw_fd(),
             Event::READ,
             || assert_eq!((&terminal).write(b"line").unwrap(), 4),
-            || {
-                // The kernel passes it on by and by.
-                let mut received = 0;
-                while received < 4 {
-                    io::wait(controller.as_raw_fd(), Event::READ, None).unwrap();
-                    received += drain(&controller);
-                }
-            },
+            || receive(4),
         );
     });
 }
@@ -1203,7 +1207,7 @@ fn cancelling_an_event_ends_the_waits_for_it_on_all_workers() {
         for fiber in readers.into_iter().chain([both]) {
             assert_eq!(raw_error(fiber.join().unwrap().unwrap_err()), libc::ECANCELED);
         }
-        assert_eq!(waiters(fd), 1);
+        eventually(|| waiters(fd) == 1);
         drain(&theirs);
         assert_eq!(writer.join().unwrap().unwrap(), Event::WRITE);
         assert!(!io::cancel_all(fd), "nobody is left");
@@ -1735,6 +1739,38 @@ fn input_that_nobody_reads_does_not_make_a_writer_wait_for_ever() {
                 None => eventually(|| calls.count() == 1),
             }
         }
+    });
+}
+
+/// Whether any epoll of this process knows a descriptor.
+fn is_registered(fd: RawFd) -> bool {
+    let knows = |epoll: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(epoll.path()).unwrap_or_default();
+        let mut targets = text.lines().filter_map(|line| line.strip_prefix("tfd:"));
+        targets.any(|rest| rest.split_whitespace().next() == Some(&fd.to_string()))
+    };
+    let mut entries = std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+    entries.any(knows)
+}
+
+#[test]
+fn input_that_nobody_ever_reads_ends_the_registration() {
+    in_runtimes(|workers| {
+        let (ours, mut theirs) = streams();
+        let fd = ours.as_raw_fd();
+        let waiting = waiter(workers - 1, fd, Event::READ);
+        theirs.write_all(b"x").unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap(), Event::READ);
+        assert!(is_registered(fd), "it stays registered");
+        // Edges that concern nobody.
+        eventually(|| {
+            theirs.write_all(b"x").unwrap();
+            fibrant::sleep(ms(1));
+            !is_registered(fd)
+        });
+        // Whoever waits again is told all the same.
+        let told = fibrant::run_on(workers - 1, || io::wait(fd, Event::READ, None));
+        assert_eq!(told.unwrap(), Event::READ);
     });
 }
 

@@ -11,6 +11,8 @@
 
 #[path = "common/patience.rs"]
 mod patience;
+#[path = "common/secret.rs"]
+mod secret;
 
 use fibrant::JoinHandle;
 use fibrant::fiber::WaitReason;
@@ -945,15 +947,13 @@ fn heal(fire: &Arc<Fire>, random: &mut Random, place: Place) {
     let id = fire.connection();
     let (ours, theirs) = streams();
     let (number, ours) = if random.one_in(2) {
-        // SAFETY: the number is ours, and so is the file that comes in its place.
-        let result = unsafe { libc::syscall(libc::SYS_dup3, ours.as_raw_fd(), number, libc::O_CLOEXEC) };
-        assert_eq!(result, number.into());
+        secret::put(&ours, number);
         drop(ours);
-        // SAFETY: as above.
+        // SAFETY: the number is ours, and so is the file that has come in its place.
         (number, unsafe { OwnedFd::from_raw_fd(number) })
     } else {
         // SAFETY: the number is ours.
-        assert_eq!(unsafe { libc::syscall(libc::SYS_close, number) }, 0);
+        secret::close(unsafe { OwnedFd::from_raw_fd(number) });
         // Most often this one has the lowest number, which is that.
         let (new, _) = pipe();
         replace(new.as_raw_fd(), &ours);

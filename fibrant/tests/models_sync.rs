@@ -5,7 +5,7 @@
 //!
 //! A wait is a real one for loom: if nobody is left who could end it, loom says that there is a deadlock.
 
-use holder::Fiber;
+use holder::{Fiber, Holder};
 use loom::sync::atomic::{AtomicUsize, Ordering::*};
 use loom::thread;
 use raw_mutex::RawMutex;
@@ -120,6 +120,12 @@ mod fiber {
         Sending { address: usize },
         Select { arms: usize },
     }
+
+    impl std::fmt::Display for WaitReason {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("waiting")
+        }
+    }
 }
 
 /// A clock that goes on by a step whenever somebody looks at it. Loom runs all threads of a model on one real thread, and does not see it:
@@ -142,6 +148,10 @@ mod clock {
     /// The next look finds that it has come.
     pub(crate) fn after(_: std::time::Duration) -> u64 {
         NOW.get() + 1
+    }
+
+    pub(crate) fn nanoseconds(duration: std::time::Duration) -> u64 {
+        duration.as_nanos() as u64
     }
 
     /// Sets it at the beginning of a model: how many looks last as long as a waiter's patience.
@@ -444,6 +454,8 @@ fn as_fiber(fiber: &Fiber, number: u64, f: impl FnOnce()) -> bool {
 /// A mutex, and what it guards.
 struct Guarded {
     mutex: RawMutex,
+    /// Who has locked it, as a number.
+    holder: std::sync::atomic::AtomicU64,
     value: Unguarded,
 }
 
@@ -451,19 +463,22 @@ impl Guarded {
     fn new() -> Arc<Guarded> {
         Arc::new(Guarded {
             mutex: RawMutex::new(None),
+            holder: 0.into(),
             value: Unguarded::new(),
         })
     }
 
     fn lock(&self) {
-        self.mutex.lock();
+        let holder = self.mutex.lock();
+        self.holder.store(holder.number(), Relaxed);
         self.value.write();
     }
 
     fn unlock(&self) {
         self.value.write();
+        let holder = Holder::from_number(self.holder.load(Relaxed)).expect("it is locked");
         // SAFETY: the models unlock what they have locked.
-        unsafe { self.mutex.unlock() };
+        unsafe { self.mutex.unlock(holder) };
     }
 
     fn lock_and_unlock(&self) {
@@ -473,7 +488,8 @@ impl Guarded {
 
     /// Once nobody else does anything any more.
     fn assert_free(&self) {
-        assert!(self.mutex.try_lock(), "nobody has it, but it is not free");
+        let holder = self.mutex.try_lock().expect("nobody has it, so it is free");
+        self.holder.store(holder.number(), Relaxed);
         self.unlock();
     }
 }

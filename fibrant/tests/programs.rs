@@ -6,14 +6,14 @@ mod patience;
 
 use fibrant::fiber::{self, Fiber, live_count};
 use fibrant::io::{self, Event};
-use fibrant::runtime::Builder;
-use fibrant::timer;
+use fibrant::runtime::{Builder, Report};
+use fibrant::{Cancelled, timer};
 use patience::{Census, PATIENCE, Watchdog, eventually};
 use proptest::prelude::*;
 use std::io::Write;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 /// What a fiber does in one step.
@@ -32,6 +32,8 @@ enum Action {
     Park,
     /// Arms a timer, which is cancelled again or not.
     Timer(u8, bool),
+    /// Arms one that fires again and again, until it is cancelled or the runtime ends.
+    Repeat(u8, bool),
     /// Adds an event, which then happens, is cancelled, or is removed.
     Event(Ending),
     /// Waits for a descriptor that becomes ready, or does not in time.
@@ -72,6 +74,8 @@ struct Program {
     workers: usize,
     use_caller: bool,
     roots: Vec<Vec<Action>>,
+    /// What threads do that come as guests, if worker 0 is not the caller's.
+    guests: Vec<Vec<Action>>,
     end: End,
 }
 
@@ -97,6 +101,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         4 => (0..4_u8).prop_map(Action::Sleep),
         3 => Just(Action::Park),
         2 => (0..4_u8, any::<bool>()).prop_map(|(delay, cancel)| Action::Timer(delay, cancel)),
+        1 => (1..4_u8, any::<bool>()).prop_map(|(interval, cancel)| Action::Repeat(interval, cancel)),
         2 => ending.prop_map(Action::Event),
         1 => any::<bool>().prop_map(Action::Wait),
         1 => Just(Action::SpawnBlocking),
@@ -124,10 +129,13 @@ fn program() -> impl Strategy<Value = Program> {
         (0..6_u8).prop_map(End::Drop),
     ];
     let roots = prop::collection::vec(actions(), 1..10);
-    (1..4_usize, any::<bool>(), roots, end).prop_map(|(workers, use_caller, roots, end)| Program {
+    let guests = prop::collection::vec(actions(), 0..3);
+    let parts = (1..4_usize, any::<bool>(), roots, guests, end);
+    parts.prop_map(|(workers, use_caller, roots, guests, end)| Program {
         workers,
         use_caller,
         roots,
+        guests: if use_caller { Vec::new() } else { guests },
         end,
     })
 }
@@ -239,6 +247,14 @@ fn perform(actions: Vec<Action>, census: &Census) {
                     timer.cancel();
                 }
             }
+            Action::Repeat(interval, cancel) => {
+                let counted = census.count();
+                let timer = timer::every(ms(interval), move || _ = std::hint::black_box(&counted));
+                if cancel {
+                    fibrant::yield_now();
+                    timer.cancel();
+                }
+            }
             Action::Event(ending) => {
                 let (ours, mut theirs) = UnixStream::pair().unwrap();
                 let fd = ours.as_raw_fd();
@@ -283,20 +299,51 @@ fn execute(program: Program) {
         .map(|root| body(root.clone(), &census))
         .collect();
     let handles: Vec<_> = bodies.into_iter().map(|root| runtime.spawn(root)).collect();
-    match program.end {
-        End::Stop => runtime.stop().unwrap(),
-        End::Shutdown(after, patience) => {
-            std::thread::sleep(ms(after));
-            let report = runtime.shutdown(ms(patience));
-            // They all end when they are cancelled.
-            assert!(report.abandoned.is_empty(), "{:#?}", report.abandoned);
+    let report = std::thread::scope(|s| {
+        for actions in &program.guests {
+            let (runtime, actions) = (&runtime, actions.clone());
+            let visit = body(actions, &census);
+            // It panics if that is in its script, if it is shut down, or if it comes too late.
+            s.spawn(move || drop(catch_unwind(AssertUnwindSafe(|| runtime.run(visit)))));
         }
-        End::Drop(after) => std::thread::sleep(ms(after)),
-    }
+        match program.end {
+            End::Stop => {
+                runtime.stop().unwrap();
+                Report::default()
+            }
+            End::Shutdown(after, patience) => {
+                std::thread::sleep(ms(after));
+                let report = runtime.shutdown(ms(patience));
+                // They all end when they are cancelled.
+                assert!(report.abandoned.is_empty(), "{:#?}", report.abandoned);
+                report
+            }
+            End::Drop(after) => {
+                std::thread::sleep(ms(after));
+                Report::default()
+            }
+        }
+    });
+    let is_dropped = matches!(program.end, End::Drop(_));
     drop(runtime);
+    let mut cancelled: Vec<u64> = report.cancelled.iter().map(|fiber| fiber.id).collect();
     for handle in handles {
-        assert!(handle.join_timeout(PATIENCE).is_ok(), "a root has not ended");
+        let id = handle.id();
+        let Ok(result) = handle.join_timeout(PATIENCE) else {
+            panic!("a root has not ended");
+        };
+        // The script cancels no roots: whoever was cancelled is in the report.
+        if result.is_err_and(|payload| payload.is::<Cancelled>()) {
+            assert!(
+                is_dropped || cancelled.contains(&id),
+                "{id} is not in {report:#?}"
+            );
+        }
     }
+    let reported = cancelled.len();
+    cancelled.sort_unstable();
+    cancelled.dedup();
+    assert_eq!(cancelled.len(), reported, "each of them once: {report:#?}");
     // A function on a real thread, which a shutdown cannot end, may take a moment longer.
     eventually("everything is dropped", || census.made() == census.dropped());
     // The threads of a runtime that is gone have added up what they counted.
@@ -319,7 +366,13 @@ fn quieten() {
     ONCE.call_once(|| {
         let print = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if info.payload().downcast_ref() != Some(&"a scoped fiber panicked") {
+            let text = patience::text(info.payload());
+            let scripted = [
+                "a scoped fiber panicked",
+                "shut the runtime",
+                "takes no more work",
+            ];
+            if !scripted.iter().any(|part| text.contains(part)) {
                 print(info);
             }
         }));

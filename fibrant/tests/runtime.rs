@@ -8,9 +8,10 @@ mod worker;
 
 use fibrant::fiber::{self, WaitReason};
 use fibrant::io::Event;
-use fibrant::runtime::{Builder, Dump, Handle, Runtime};
+use fibrant::runtime::{Builder, Dump, FiberDump, FiberState, Handle, Runtime, WorkerDump};
 use fibrant::{Cancelled, timer};
 use patience::{Census, PATIENCE, Watchdog, eventually, text};
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -363,16 +364,23 @@ fn stop_waits_for_a_guest() {
 }
 
 #[test]
-fn a_shutdown_does_not_hang_on_a_guest_that_waits() {
+fn a_shutdown_cancels_a_guest_that_waits() {
     let watchdog = Watchdog::new();
     let runtime = Arc::new(build(1, false));
     watchdog.show(&runtime);
     let (begun, has_begun) = mpsc::channel();
+    let held = Census::default();
+    let counted = held.count();
     let guest = thread::spawn({
         let runtime = Arc::clone(&runtime);
         move || {
             catch_unwind(AssertUnwindSafe(|| {
                 runtime.run(|| {
+                    drop(fibrant::spawn_local(move || {
+                        let _counted = counted;
+                        fibrant::sleep(LONG);
+                    }));
+                    fibrant::yield_now();
                     begun.send(fiber::current().unwrap()).unwrap();
                     fiber::park();
                 });
@@ -380,11 +388,126 @@ fn a_shutdown_does_not_hang_on_a_guest_that_waits() {
         }
     });
     let handle = has_begun.recv().unwrap();
+    wait_until_it_waits(&runtime, handle.id());
+    let report = runtime.shutdown(Duration::ZERO);
+    let payload = guest.join().unwrap().unwrap_err();
+    assert!(
+        text(&*payload).contains("shut the runtime 'test' down"),
+        "{}",
+        text(&*payload)
+    );
+    // It was cancelled like every other fiber, and so was its own.
+    assert_eq!(report.cancelled.len(), 2, "{report:?}");
+    assert!(report.cancelled.iter().any(|fiber| fiber.id == handle.id()));
+    assert!(report.abandoned.is_empty(), "{report:?}");
+    assert_eq!((held.made(), held.dropped()), (1, 1));
+}
+
+#[test]
+fn a_guest_that_does_not_wait_is_reported_and_goes_on() {
+    let watchdog = Watchdog::new();
+    let runtime = Arc::new(build(1, false));
+    watchdog.show(&runtime);
+    let (begun, has_begun) = mpsc::channel();
+    let over = Arc::new(AtomicBool::new(false));
+    let guest = thread::spawn({
+        let (runtime, over) = (Arc::clone(&runtime), Arc::clone(&over));
+        move || {
+            runtime.run(|| {
+                begun.send(fiber::current().unwrap().id()).unwrap();
+                while !over.load(SeqCst) {
+                    fibrant::hook::disabled(|| thread::sleep(ms(1)));
+                }
+                "to its end"
+            })
+        }
+    });
+    let id = has_begun.recv().unwrap();
     let start = Instant::now();
-    runtime.shutdown(Duration::ZERO);
+    let report = runtime.shutdown(Duration::ZERO);
     assert!(start.elapsed() < BOUND);
-    handle.unpark(); // if it was not cancelled, it may go on: it is a thread of the user's
-    let _ = guest.join().unwrap();
+    over.store(true, SeqCst);
+    let ids = |fibers: &[FiberDump]| fibers.iter().map(|fiber| fiber.id).collect::<Vec<_>>();
+    assert_eq!(
+        (ids(&report.cancelled), ids(&report.abandoned)),
+        (vec![id], vec![id])
+    );
+    assert_eq!(guest.join().unwrap(), "to its end");
+}
+
+#[test]
+fn a_guests_own_fibers_run_even_if_it_does_not_wait_for_them() {
+    let watchdog = Watchdog::new();
+    let runtime = build(1, false);
+    watchdog.show(&runtime);
+    let ran = Rc::new(Cell::new(0));
+    let count = Rc::clone(&ran);
+    runtime.run(|| {
+        drop(fibrant::spawn_local(move || {
+            fibrant::sleep(ms(1));
+            count.set(count.get() + 1);
+            drop(fibrant::spawn_local(move || count.set(count.get() + 1)));
+        }));
+    });
+    assert_eq!(ran.get(), 2);
+    runtime.stop().unwrap();
+}
+
+#[test]
+fn a_dump_shows_guests_and_their_fibers() {
+    let watchdog = Watchdog::new();
+    let runtime = build(2, false);
+    watchdog.show(&runtime);
+    thread::scope(|s| {
+        let (begun, has_begun) = mpsc::channel();
+        let guest = thread::Builder::new().name("visitor".to_owned());
+        let runtime = &runtime;
+        let visit = move || {
+            runtime.run(|| {
+                let own = fibrant::spawn_local(|| fibrant::sleep(LONG));
+                fibrant::yield_now();
+                let myself = fiber::current().unwrap();
+                begun.send((thread_number(), myself, own.id())).unwrap();
+                fiber::park();
+                own.cancel();
+                assert!(own.join().is_err());
+            });
+        };
+        let visitor = guest.spawn_scoped(s, visit).unwrap();
+        let (thread, handle, own) = has_begun.recv().unwrap();
+        let root = handle.id();
+        wait_until_it_waits(runtime, root);
+        let dump = runtime.dump();
+        let workers: Vec<_> = dump.workers.iter().map(|worker| worker.guest).collect();
+        assert_eq!(workers, [false, false, true]);
+        let guest = &dump.workers[2];
+        assert_eq!(
+            (guest.index, guest.thread, guest.active, guest.started),
+            (2, thread, true, 2)
+        );
+        let find = |id| dump.fibers.iter().find(|fiber| fiber.id == id).unwrap();
+        assert_eq!(
+            (find(root).worker, find(root).name.as_deref(), find(root).wait),
+            (2, Some("visitor"), Some(WaitReason::Parked))
+        );
+        assert_eq!(
+            (find(own).worker, find(own).wait),
+            (2, Some(WaitReason::Sleeping))
+        );
+        assert!(find(root).spawned_at.contains("runtime.rs"), "{dump}");
+        let shown = dump.to_string();
+        for part in [
+            "runtime 'test': 2 workers".to_owned(),
+            format!("guest 2 (thread {thread})"),
+        ] {
+            assert!(shown.contains(&part), "'{part}' is not in\n{shown}");
+        }
+        check_json(&dump.to_json()).unwrap();
+        assert!(dump.to_json().contains("\"index\":2,\"guest\":true"));
+        handle.unpark();
+        visitor.join().unwrap();
+        assert_eq!(runtime.dump().workers.len(), 2);
+    });
 }
 
 // Names, numbers, settings.
@@ -533,7 +656,7 @@ fn stop_drains_fibers_their_children_timers_and_events() {
             runtime.stop().unwrap();
             assert_eq!(done.load(SeqCst), 5, "{workers} workers, use_caller {use_caller}");
             assert!(runtime.dump().fibers.is_empty());
-            assert!(runtime.dump().stopping);
+            assert!(runtime.dump().stopping && runtime.dump().workers.iter().all(|worker| worker.stopping));
             writing.join().unwrap();
         }
     }
@@ -697,7 +820,10 @@ fn a_shutdown_cancels_what_does_not_end_in_time() {
                     }
                 }
             };
-            runtime.spawn_on(workers - 1, work);
+            if use_caller {
+                runtime.run(|| ()); // from now on a join drives worker 0
+            }
+            runtime.spawn_on(workers - 1, work).join().unwrap();
             // A caller's worker stands still until somebody drives it.
             if !use_caller {
                 eventually("all have begun", || begun.load(SeqCst) == 12);
@@ -781,6 +907,52 @@ fn a_shutdown_ends_fibers_that_have_not_started() {
 }
 
 #[test]
+fn what_is_let_in_while_a_shutdown_begins_comes_to_its_end() {
+    let _watchdog = Watchdog::new();
+    for round in 0..1000 {
+        let runtime = build(1, false);
+        let start = std::sync::Barrier::new(3);
+        let (visit, spawned) = thread::scope(|s| {
+            // Each takes a while from the moment in which it is let in to that in which a worker has it: a guest makes itself at home, a
+            // large function is copied.
+            let visitor = s.spawn(|| {
+                start.wait();
+                catch_unwind(AssertUnwindSafe(|| runtime.run(|| fibrant::spawn(|| ()).join())))
+            });
+            let spawner = s.spawn(|| {
+                let large = [round as u8; 1 << 12];
+                start.wait();
+                catch_unwind(AssertUnwindSafe(|| runtime.spawn(move || large[5]).join()))
+            });
+            start.wait();
+            if round % 3 == 0 {
+                thread::yield_now();
+            }
+            // Another moment in each round.
+            (0..round % 60).for_each(|_| std::hint::spin_loop());
+            let report = runtime.shutdown(Duration::ZERO);
+            assert!(report.abandoned.is_empty(), "{report:?}");
+            (visitor.join().unwrap(), spawner.join().unwrap())
+        });
+        // It was not let in; or it was, and has ended or been cancelled.
+        let is_refused = |payload: Box<dyn Any + Send>| {
+            let text = text(&*payload);
+            text.contains("takes no more work") || text.contains("shut the runtime")
+        };
+        match visit {
+            Ok(Ok(())) => {}
+            Ok(Err(payload)) => assert!(payload.is::<Cancelled>()),
+            Err(payload) => assert!(is_refused(payload)),
+        }
+        match spawned {
+            Ok(Ok(number)) => assert_eq!(number, round as u8),
+            Ok(Err(payload)) => assert!(payload.is::<Cancelled>()),
+            Err(payload) => assert!(is_refused(payload)),
+        }
+    }
+}
+
+#[test]
 fn a_fiber_that_puts_off_its_cancel_for_ever_is_abandoned() {
     let watchdog = Watchdog::new();
     for workers in [1, 2] {
@@ -797,15 +969,26 @@ fn a_fiber_that_puts_off_its_cancel_for_ever_is_abandoned() {
                 }
             };
             let handle = runtime.handle();
-            let stubborn = runtime.spawn_on(workers - 1, move || {
+            if use_caller {
+                runtime.run(|| ()); // from now on a join drives worker 0
+            }
+            let spawner = runtime.spawn_on(workers - 1, move || {
                 let builder = fibrant::Builder::new().name("stubborn").worker(workers - 1);
                 builder.spawn(stubborn).unwrap()
             });
+            let mut stubborn = spawner.join().unwrap();
+            while !handle
+                .dump()
+                .fibers
+                .iter()
+                .any(|fiber| fiber.id == stubborn.id() && fiber.wait == Some(WaitReason::Parked))
+            {
+                stubborn = stubborn.join_timeout(ms(1)).unwrap_err();
+            }
             let other = handle.spawn_on(0, fiber::park);
             let start = Instant::now();
             let report = runtime.shutdown(ms(100));
             assert!(start.elapsed() < BOUND);
-            let stubborn = stubborn.join().unwrap();
             let abandoned: Vec<_> = report.abandoned.iter().map(|fiber| fiber.id).collect();
             assert_eq!(abandoned, [stubborn.id()], "{report:?}");
             assert_eq!(report.abandoned[0].name.as_deref(), Some("stubborn"));
@@ -905,12 +1088,18 @@ fn a_fiber_that_yields_for_ever_is_abandoned_and_runs_no_more() {
         watchdog.show(&runtime);
         let (turns, over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         let (count, flag) = (Arc::clone(&turns), Arc::clone(&over));
-        let yields = runtime.spawn(move || {
+        if use_caller {
+            runtime.run(|| ()); // from now on a join drives worker 0
+        }
+        let mut yields = runtime.spawn(move || {
             while !flag.load(SeqCst) {
                 count.fetch_add(1, SeqCst);
                 fibrant::yield_now();
             }
         });
+        while turns.load(SeqCst) == 0 {
+            yields = yields.join_timeout(ms(1)).unwrap_err();
+        }
         let start = Instant::now();
         let report = runtime.shutdown(ms(5));
         let (time, after) = (start.elapsed(), turns.load(SeqCst));
@@ -1294,7 +1483,10 @@ fn a_dump_shows_what_every_fiber_does_and_where_it_was_spawned() {
     for (fiber, id) in fibers.iter().zip(&ids) {
         let shown = find(*id);
         assert_eq!(shown.name.as_deref(), fiber.name());
-        assert_eq!((shown.worker, shown.started, shown.cancelled), (0, true, false));
+        assert_eq!(
+            (shown.worker, shown.state, shown.cancelled),
+            (0, FiberState::Waiting, false)
+        );
         assert!(shown.waited.is_some_and(|waited| waited < PATIENCE));
     }
     assert_eq!(find(owner.id()).worker, 1);
@@ -1311,7 +1503,11 @@ fn a_dump_shows_what_every_fiber_does_and_where_it_was_spawned() {
             worker.thread > 0 && worker.polls > 0 && worker.turns > 0,
             "{worker:?}"
         );
-        assert_eq!((worker.current, worker.ready, worker.fresh), (None, 0, 0));
+        assert_eq!(
+            (worker.current, worker.ready, worker.fresh, worker.bound),
+            (None, 0, 0, 0)
+        );
+        assert!(!worker.guest && !worker.stopping, "{worker:?}");
         assert_eq!(
             worker.started,
             dump.fibers.iter().filter(|fiber| fiber.worker == index).count()
@@ -1366,6 +1562,8 @@ fn a_dump_is_to_be_had_while_a_worker_computes() {
     let over = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&over);
     let (begun, has_begun) = mpsc::channel();
+    let parked = runtime.spawn(fiber::park);
+    wait_until_it_waits(&runtime, parked.id());
     let computes = runtime.spawn(move || {
         begun.send(()).unwrap();
         while !flag.load(SeqCst) {
@@ -1373,20 +1571,101 @@ fn a_dump_is_to_be_had_while_a_worker_computes() {
         }
     });
     has_begun.recv().unwrap();
+    parked.fiber().unpark();
     let fresh = runtime.spawn(|| ());
     fresh.cancel();
+    let bound = runtime.spawn_on(0, || ());
     let Dump { workers, fibers, .. } = runtime.dump();
     over.store(true, SeqCst);
     assert_eq!(workers[0].current, Some(computes.id()));
-    assert_eq!(
-        (workers[0].idle, workers[0].fresh, workers[0].started),
-        (false, 1, 1)
-    );
+    let lengths = |worker: &WorkerDump| (worker.ready, worker.fresh, worker.bound, worker.started);
+    assert_eq!((workers[0].idle, lengths(&workers[0])), (false, (1, 1, 1, 2)));
     let shown = fibers.iter().find(|fiber| fiber.id == computes.id()).unwrap();
-    assert_eq!((shown.started, shown.wait, shown.waited), (true, None, None));
+    assert_eq!(
+        (shown.state, shown.wait, shown.waited),
+        (FiberState::Running, None, None)
+    );
     let shown = fibers.iter().find(|fiber| fiber.id == fresh.id()).unwrap();
-    assert_eq!((shown.started, shown.cancelled, shown.wait), (false, true, None));
+    assert_eq!(
+        (shown.state, shown.cancelled, shown.wait),
+        (FiberState::Fresh, true, None)
+    );
+    // It was unparked by this thread, so it is in the inbox.
+    let shown = fibers.iter().find(|fiber| fiber.id == parked.id()).unwrap();
+    assert_eq!((shown.state, shown.wait), (FiberState::Ready, None));
     computes.join().unwrap();
+    parked.join().unwrap();
+    bound.join().unwrap();
+}
+
+/// Dumps never lose a fiber, and never show one twice, while fibers are passed from worker to worker.
+#[test]
+fn a_dump_shows_each_fiber_once_while_they_change_workers() {
+    const MOVERS: usize = 3;
+    const DUMPS: usize = 10_000;
+    let watchdog = Watchdog::new();
+    let runtime = build(3, false);
+    watchdog.show(&runtime);
+    let over = Arc::new(AtomicBool::new(false));
+    let movers: Vec<_> = (0..MOVERS)
+        .map(|n| {
+            let over = Arc::clone(&over);
+            runtime.spawn(move || {
+                let mut worker = n;
+                while !over.load(SeqCst) {
+                    worker += 1;
+                    // SAFETY: nothing here belongs to a thread.
+                    unsafe { fibrant::switch_to(worker % 3) };
+                    // Often they are still, or nobody could ever see them all.
+                    fibrant::sleep(Duration::from_micros(100));
+                }
+            })
+        })
+        .collect();
+    let mut ids: Vec<u64> = movers.iter().map(|mover| mover.id()).collect();
+    ids.sort_unstable();
+    let is_complete = |_: &usize| {
+        let mut shown: Vec<u64> = runtime.dump().fibers.iter().map(|fiber| fiber.id).collect();
+        shown.sort_unstable();
+        shown == ids
+    };
+    let complete = (0..DUMPS).filter(is_complete).count();
+    over.store(true, SeqCst);
+    movers.into_iter().for_each(|mover| mover.join().unwrap());
+    runtime.stop().unwrap();
+    // One who moves may lose its processor just then, for longer than a dump waits.
+    assert!(complete >= DUMPS - DUMPS / 50, "{complete} of {DUMPS}");
+}
+
+/// A fiber that is just on its way from one worker to another is waited for by a shutdown that has lost its patience.
+#[test]
+fn a_shutdown_waits_for_those_who_change_workers() {
+    let watchdog = Watchdog::new();
+    for round in 0..2000 {
+        let runtime = build(2, false);
+        watchdog.show(&runtime);
+        let moves = Arc::new(AtomicUsize::new(0));
+        let moved = Arc::clone(&moves);
+        let mover = runtime.spawn(move || {
+            loop {
+                for worker in [0, 1, 0, 1] {
+                    // SAFETY: nothing here belongs to a thread.
+                    unsafe { fibrant::switch_to(worker) };
+                    moved.fetch_add(1, SeqCst);
+                }
+                fibrant::fiber::park_timeout(Duration::ZERO);
+            }
+        });
+        while moves.load(SeqCst) < 2 + round % 7 {
+            std::hint::spin_loop();
+        }
+        let report = runtime.shutdown(Duration::ZERO);
+        let Ok(result) = mover.join_timeout(Duration::from_secs(20)) else {
+            panic!("round {round}: nobody has ended it: {report:?}");
+        };
+        assert!(result.unwrap_err().is::<fibrant::Cancelled>());
+        assert!(report.abandoned.is_empty(), "round {round}: {report:?}");
+    }
 }
 
 // Deadlock help.
@@ -1410,6 +1689,7 @@ fn the_dump_is_printed_once_when_nothing_can_ever_run() {
                 let setting = || format!("deadlock=300ms,workers={workers}");
                 let stuck = expect("stuck", setting(), 1);
                 expect("in run", setting(), 1);
+                expect("guest waits", setting(), 1);
                 for innocent in [
                     "timer",
                     "sleep",
@@ -1484,6 +1764,18 @@ fn the_dump_is_printed_once_when_nothing_can_ever_run() {
             fibrant::sleep(ms(10)); // so that it has been idle
             wait(); // the thread is busy, as far as the runtime knows
         }),
+        "guest waits" => {
+            let waker = runtime.run(|| {
+                let myself = fiber::current().unwrap();
+                let waker = thread::spawn(move || {
+                    wait();
+                    myself.unpark();
+                });
+                fiber::park();
+                waker
+            });
+            waker.join().unwrap();
+        }
         "guest computes" => {
             drop(runtime.spawn(fiber::park));
             runtime.run(|| {

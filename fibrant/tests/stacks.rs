@@ -137,6 +137,7 @@ fn many_stacks_come_back_through_the_pool() {
 
 #[test]
 fn the_stacks_of_an_ended_thread_are_used_by_others() {
+    let _alone = alone(); // as above
     const SIZE: usize = 76 << 10;
     let there = std::thread::spawn(|| (0..10).map(|_| suspended(SIZE).1).collect::<Vec<_>>())
         .join()
@@ -147,6 +148,7 @@ fn the_stacks_of_an_ended_thread_are_used_by_others() {
 
 #[test]
 fn the_stacks_of_fibers_in_destructors_of_thread_locals_are_not_lost() {
+    let _alone = alone(); // as above
     const SIZE: usize = 92 << 10;
     struct RunsAFiber;
     impl Drop for RunsAFiber {

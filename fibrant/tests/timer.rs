@@ -402,7 +402,8 @@ fn a_guests_timers_outlive_its_visit() {
     let (cancelled, ticker) = runtime.run(|| {
         let _ = timer::after(ms(5), calls.counter());
         let cancelled = timer::after(FAR, calls.counter());
-        let soon_cancelled = timer::after(ms(1), calls.counter());
+        // This may come before the timer has reached the worker that it belongs to.
+        let soon_cancelled = timer::after(FAR, calls.counter());
         assert!(soon_cancelled.cancel());
         (cancelled, timer::every(ms(1), calls.counter()))
     });
@@ -1101,11 +1102,20 @@ fn a_timeout_ends_every_kind_of_wait_and_unwinds() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let fd = ours.as_raw_fd();
         let drops = Arc::new(AtomicUsize::new(0));
+        let over = Arc::new(AtomicBool::new(false));
+        let spawn_endless = || {
+            let over = Arc::clone(&over);
+            fibrant::spawn(move || {
+                while !over.load(SeqCst) {
+                    fibrant::sleep(ms(1));
+                }
+            })
+        };
         let endless: [&dyn Fn(); 6] = [
             &|| fibrant::sleep(FAR),
             &|| fiber::park(),
             &|| fiber::park_timeout(FAR),
-            &|| fibrant::spawn(|| fibrant::sleep(ms(50))).join().unwrap(),
+            &|| spawn_endless().join().unwrap(),
             &|| drop(io::wait(fd, Event::READ, None)),
             // No single wait is long, all of them together are.
             &|| loop {
@@ -1124,6 +1134,7 @@ fn a_timeout_ends_every_kind_of_wait_and_unwinds() {
             assert!(start.elapsed() >= ms(15), "{index}");
             assert_eq!(drops.load(SeqCst), index + 1);
         }
+        over.store(true, SeqCst);
         fibrant::sleep(ms(20)); // no deadline is left behind
     });
 }
@@ -1380,7 +1391,7 @@ fn an_idle_runtime_uses_no_processor_time() {
         let runtime = Builder::new().workers(4).build().unwrap();
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let fd = ours.as_raw_fd();
-        let parked: Vec<_> = (0..1000).map(|_| runtime.spawn(fiber::park)).collect();
+        let parked: Vec<_> = (0..10_000).map(|_| runtime.spawn(fiber::park)).collect();
         let sleeping = runtime.spawn(|| fibrant::sleep(FAR));
         let reading = runtime.spawn(move || drop(io::wait(fd, Event::READ, None)));
         let timers = runtime.run_on(1, || {
@@ -1394,9 +1405,9 @@ fn an_idle_runtime_uses_no_processor_time() {
         });
         fibrant::hook::disabled(|| thread::sleep(ms(50))); // the waits verify what they wait for, once
         let before = processor_time();
-        fibrant::hook::disabled(|| thread::sleep(Duration::from_secs(1)));
+        fibrant::hook::disabled(|| thread::sleep(Duration::from_secs(5)));
         let used = processor_time() - before;
-        assert!(used < ms(20), "{used:?} within a second");
+        assert!(used < ms(5), "{used:?} within five seconds: more than 0.1 %");
         // It was idle, not dead.
         parked.iter().for_each(|fiber| fiber.fiber().unpark());
         parked.into_iter().for_each(|fiber| fiber.join().unwrap());

@@ -18,13 +18,15 @@ const CRATE: &str = "fibrant-c";
 /// Programs that are linked in every way.
 const PROGRAMS: &str = "fibrant-c/tests/link";
 
-/// The tests' programs that are repeated under valgrind, and on aarch64 if they are C's, with their arguments: those that switch in every
-/// way.
-const SWITCHING: [(&str, &str); 13] = [
+/// The tests' programs that are repeated under valgrind and on aarch64, with their arguments: those that switch in every way.
+const SWITCHING: [(&str, &str); 16] = [
+    ("tests/programs/better_keys.cpp", ""),
+    ("tests/programs/better_specific.cpp", ""),
     ("tests/programs/conditions.c", ""),
-    ("tests/programs/event_loop.c", ""),
+    ("tests/programs/event_loop.c", "20"), // calls in a tenth of a second, where everything is slow
     ("tests/programs/exceptions.cpp", ""),
     ("tests/programs/reset.c", ""),
+    ("tests/programs/resolver_state.c", ""),
     ("tests/programs/share_stack.c", ""),
     ("tests/programs/specific.cpp", ""),
     ("tests/programs/switching.c", ""),
@@ -39,11 +41,19 @@ const SWITCHING: [(&str, &str); 13] = [
 /// Three workers, and fibers that share their thread-locals: valgrind cannot set the thread pointer.
 const LIGHT: &str = "3 light";
 
-/// Examples that are not run alone: they need each other, and the tests of fibrant-c run them.
-const NOT_ALONE: [&str; 2] = ["echo_client.c", "echo_server.c"];
+/// Examples that are not run alone: they need each other.
+const SERVER: &str = "echo_server.c";
+const CLIENT: &str = "echo_client.c";
 
-/// Examples that valgrind cannot run: their fibers have thread-locals of their own.
-const NOT_UNDER_VALGRIND: [&str; 2] = ["fb_echo.c", "fb_pipeline.c"];
+/// How many connections the client makes, and how many messages it sends on each. The server has fewer coroutines than that.
+const CONNECTIONS: &str = "20";
+const MESSAGES: &str = "10";
+
+/// Examples whose fibers have thread-locals of their own unless they are asked for others.
+const OF_FIBERS: [&str; 2] = ["fb_echo.c", "fb_pipeline.c"];
+
+/// Memory that nobody can free any more is an error, too. What is still known when a program ends is not: that is the program's choice.
+pub const VALGRIND: &str = "valgrind --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite";
 
 /// Where everything is built.
 const SCRATCH: &str = "target/c";
@@ -81,7 +91,7 @@ pub fn run() -> Outcome {
     run_under_valgrind()
 }
 
-/// Packs the library for aarch64, and runs programs in C with it under an emulator. C++ would take another compiler.
+/// Packs the library for aarch64, and runs programs with it under an emulator.
 pub fn run_on_aarch64(emulator: &str) -> Outcome {
     dist::run(Some("aarch64-unknown-linux-gnu"))?;
     fs::create_dir_all(SCRATCH).map_err(|error| format!("{SCRATCH}: {error}"))?;
@@ -89,13 +99,16 @@ pub fn run_on_aarch64(emulator: &str) -> Outcome {
     let mut programs = vec![Program::of(Path::new(PROGRAMS).join("hooks.c"))];
     programs.extend(examples(&folder.join("examples"))?);
     programs.extend(switching()?);
-    for program in programs.iter().filter(|program| !program.is_cpp()) {
-        let file = program.build("aarch64-linux-gnu-gcc", &folder)?;
+    for program in programs {
+        let file = program.build("aarch64-linux-gnu-", &folder)?;
         let mut command = run::line(emulator);
         command.arg(file).args(program.arguments.split_whitespace());
         succeed(command)?;
         println!("    {} runs on aarch64", program.name());
     }
+    let pair = build_pair("aarch64-linux-gnu-", &folder)?;
+    run_pair(emulator, &pair)?;
+    println!("    {SERVER} and {CLIENT} run on aarch64");
     Ok(())
 }
 
@@ -201,16 +214,16 @@ fn run_examples() -> Outcome {
     let folder = packed()?.join("examples");
     let make = |arguments: &str| {
         let mut command = run::line(&format!("make --silent {arguments}"));
-        command
-            .current_dir(&folder)
-            .env("PKG_CONFIG_PATH", "../lib/pkgconfig");
+        command.current_dir(&folder);
         run::openly(command)
     };
-    for library in ["", "STATIC=1"] {
+    for library in ["", "LIBRARY=shared"] {
         make(library)?;
         for example in examples(&folder)? {
             succeed(Command::new(example.source.with_extension("")))?;
         }
+        let built = |name: &str| folder.join(name).with_extension("");
+        run_pair("", &[built(SERVER), built(CLIENT)])?;
         make("clean")?;
     }
     Ok(())
@@ -219,28 +232,89 @@ fn run_examples() -> Outcome {
 /// The examples, and programs that switch in every way; two at a time, for they mostly wait.
 fn run_under_valgrind() -> Outcome {
     let mut programs = examples(&packed()?.join("examples"))?;
-    programs.retain(|example| !NOT_UNDER_VALGRIND.contains(&example.name().as_str()));
+    for example in &mut programs {
+        if OF_FIBERS.contains(&example.name().as_str()) {
+            example.arguments = "light"; // valgrind cannot set the thread pointer
+        }
+    }
     programs.extend(switching()?);
     let (left, right) = programs.split_at(programs.len() / 2);
     let run_all = |programs: &[Program]| programs.iter().try_for_each(run_one_under_valgrind);
     thread::scope(|scope| {
         let other = scope.spawn(|| run_all(left));
         run_all(right).and(other.join().expect("it does not panic"))
-    })
+    })?;
+    run_pair_under_valgrind()
+}
+
+fn run_one_under_valgrind(program: &Program) -> Outcome {
+    let file = program.build("", &packed()?)?;
+    let mut command = run::line(VALGRIND);
+    command.arg(file).args(program.arguments.split_whitespace());
+    is_content(&program.name(), &succeed(command)?)
+}
+
+fn run_pair_under_valgrind() -> Outcome {
+    let pair = build_pair("", &packed()?)?;
+    let [server, client] = run_pair(VALGRIND, &pair)?;
+    is_content(SERVER, &server)?;
+    is_content(CLIENT, &client)
 }
 
 /// Valgrind does not count a switch that it takes for a strange jump as an error, but says so.
-fn run_one_under_valgrind(program: &Program) -> Outcome {
-    let compiler = if program.is_cpp() { "c++" } else { "cc" };
-    let file = program.build(compiler, &packed()?)?;
-    let mut command = run::line("valgrind --error-exitcode=9");
-    command.arg(file).args(program.arguments.split_whitespace());
-    let output = succeed(command)?;
+fn is_content(program: &str, output: &str) -> Outcome {
     if output.contains("client switching stacks") {
-        return Err(format!("{}: {output}", program.name()));
+        return Err(format!("{program}: {output}"));
     }
-    println!("    {}: valgrind has nothing to say", program.name());
+    println!("    {program}: valgrind has nothing to say");
     Ok(())
+}
+
+/// The server of the examples, and its client, linked with the archive in a packed folder.
+fn build_pair(prefix: &str, packed: &Path) -> Outcome<[PathBuf; 2]> {
+    let build = |name: &str| Program::of(packed.join("examples").join(name)).build(prefix, packed);
+    Ok([build(SERVER)?, build(CLIENT)?])
+}
+
+/// Runs the server and the client of the examples, each by the words of `runner`, if it has some. The server ends when it has served all
+/// connections. What the two have printed, except what the server says to the client.
+fn run_pair(runner: &str, [server, client]: &[PathBuf; 2]) -> Outcome<[String; 2]> {
+    let words = |program: &Path, arguments: &[&str]| {
+        let runner = runner.split_whitespace().map(String::from);
+        let program = program.display().to_string();
+        let arguments = arguments.iter().map(|&argument| argument.to_owned());
+        runner.chain([program]).chain(arguments).collect::<Vec<_>>()
+    };
+    let said = Path::new(SCRATCH).join("echo_server.said");
+    fs::write(&said, "").map_err(|error| format!("{}: {error}", said.display()))?;
+    // The shell leads what the server says into a file, and is replaced by it.
+    let mut serve = Command::new("sh");
+    serve
+        .args(["-c", "exec \"$@\" >\"$0\""])
+        .arg(&said)
+        .args(words(server, &["0", CONNECTIONS]));
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| succeed(serve));
+        let port = loop {
+            let text = fs::read_to_string(&said).unwrap_or_default();
+            if let Some((line, _)) = text.split_once('\n') {
+                break line.trim_start_matches("port ").to_owned();
+            }
+            if serving.is_finished() {
+                let end = serving.join().expect("it does not panic");
+                return Err(format!("the server names no port: {}", end?));
+            }
+            thread::sleep(Duration::from_millis(10));
+        };
+        let words = words(client, &[&port, CONNECTIONS, MESSAGES]);
+        let mut ask = Command::new(&words[0]);
+        ask.args(&words[1..]);
+        // If the client has failed, the server waits for more, up to its limit.
+        let asked = succeed(ask);
+        let served = serving.join().expect("it does not panic");
+        let asked = asked?;
+        Ok([served?, asked])
+    })
 }
 
 /// A program of one file.
@@ -268,16 +342,26 @@ impl Program {
             .is_some_and(|extension| extension == "cpp")
     }
 
-    /// Links it with the archive in a packed folder.
-    fn build(&self, compiler: &str, packed: &Path) -> Outcome<PathBuf> {
+    /// Links it with the archive in a packed folder. The names of the compilers for another machine begin with the prefix.
+    fn build(&self, prefix: &str, packed: &Path) -> Outcome<PathBuf> {
+        let compiler = match (prefix, self.is_cpp()) {
+            ("", true) => "c++".to_owned(),
+            ("", false) => "cc".to_owned(),
+            (prefix, true) => format!("{prefix}g++"),
+            (prefix, false) => format!("{prefix}gcc"),
+        };
         // Two programs may have the same name.
         let folder = self.source.parent().and_then(Path::file_name).unwrap_or_default();
         let file = Path::new(SCRATCH).join(format!("{compiler}-{}-{}", folder.display(), self.name()));
-        let standard = if self.is_cpp() { "c++11" } else { "gnu11" };
-        let mut command = run::line(compiler);
+        // The compiler of C++ defines it by itself.
+        let language = if self.is_cpp() {
+            "-std=c++11"
+        } else {
+            "-std=gnu11 -D_GNU_SOURCE="
+        };
+        let mut command = run::line(&format!("{compiler} {language}"));
         command
-            .arg(format!("-std={standard}"))
-            .args(["-D_GNU_SOURCE=", "-g", "-O1", "-I"])
+            .args(["-g", "-O1", "-I"])
             .args([&packed.join("include"), Path::new("-o"), &file, &self.source])
             .arg(packed.join("lib/libfibrant.a"))
             .args(dist::SYSTEM_LIBRARIES.split_whitespace());
@@ -312,7 +396,7 @@ fn examples(folder: &Path) -> Outcome<Vec<Program>> {
     });
     let examples = sources.map(Program::of);
     Ok(examples
-        .filter(|example| !NOT_ALONE.contains(&example.name().as_str()))
+        .filter(|example| ![SERVER, CLIENT].contains(&example.name().as_str()))
         .collect())
 }
 

@@ -6,13 +6,10 @@
 
 mod bench;
 mod c;
-mod coroutines;
 mod dist;
-mod micro;
 mod red;
 mod run;
 mod soak;
-mod sync;
 mod test;
 mod tools;
 
@@ -24,7 +21,10 @@ const USAGE: &str = "\
 cargo xtask test [--without NAME,NAME...]   every check there is; --without leaves steps out
 cargo xtask soak [TIMES [NAME...]]          every test, or those in these files, TIMES times (20) on a busy machine
 cargo xtask red [NAME...]                   each break in tests/red must make its test fail
-cargo xtask bench [NAME...]                 the benchmarks, or those whose name contains one of these; c: those in C
+cargo xtask bench [--quick] [NAME...]       the benchmarks (10 minutes; --quick: 90 seconds), or those whose name contains one of
+                                            these (c: those in C); the report is in target/bench; --list: the command lines
+cargo xtask bench --publish                 the same, and docs/benchmarks and the README get the results
+cargo xtask bench --report FILE             the report again, from a file of results (and --publish)
 cargo xtask dist [TARGET]                   the library for C and C++, packed: target/dist and a tarball beside it";
 
 /// What the command line asks for.
@@ -33,7 +33,7 @@ enum Job {
     Test { without: Vec<String> },
     Soak { times: u32, names: Vec<String> },
     Red { names: Vec<String> },
-    Bench { filter: Vec<String> },
+    Bench(bench::Options),
     Dist { target: Option<String> },
     Help,
 }
@@ -62,9 +62,7 @@ fn understand(arguments: &[String]) -> Outcome<Job> {
             Ok(Job::Soak { times, names })
         }
         "red" => Ok(Job::Red { names: rest.to_vec() }),
-        "bench" => Ok(Job::Bench {
-            filter: rest.to_vec(),
-        }),
+        "bench" => Ok(Job::Bench(bench::Options::of(rest)?)),
         "dist" => match rest {
             [] => Ok(Job::Dist { target: None }),
             [target] => Ok(Job::Dist {
@@ -87,7 +85,7 @@ fn carry_out(job: Job) -> Outcome {
         Job::Test { without } => test::run(&without),
         Job::Soak { times, names } => soak::run(times, &names),
         Job::Red { names } => red::run(&names),
-        Job::Bench { filter } => bench::run(&filter),
+        Job::Bench(options) => bench::run(&options),
         Job::Dist { target } => dist::run(target.as_deref()),
         Job::Help => {
             println!("{USAGE}");
@@ -136,12 +134,8 @@ mod tests {
                 names: names(&["one", "two"])
             })
         );
-        assert_eq!(
-            understood("bench switch"),
-            Ok(Job::Bench {
-                filter: names(&["switch"])
-            })
-        );
+        let options = bench::Options::of(&names(&["switch"])).unwrap();
+        assert_eq!(understood("bench switch"), Ok(Job::Bench(options)));
         assert_eq!(understood("dist"), Ok(Job::Dist { target: None }));
         assert_eq!(
             understood("dist aarch64-unknown-linux-gnu"),

@@ -1,4 +1,14 @@
-//! The micro-benchmarks on fibrant: with isolated fibers, or with light ones if `BENCH_LIGHT` is set in the environment.
+//! The micro-benchmarks on fibrant: with isolated fibers, or with light ones if `BENCH_LIGHT` is set in the environment. And its servers.
+//!
+//! `by_hand` has fibers that are resumed by hand, `hook` what hooked calls cost, and `isolation` what isolated fibers cost more than light
+//! ones.
+
+#[path = "fibrant/by_hand.rs"]
+mod by_hand;
+#[path = "fibrant/hook.rs"]
+mod hook;
+#[path = "fibrant/isolation.rs"]
+mod isolation;
 
 use std::array;
 use std::io;
@@ -7,9 +17,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bench::blocking::{List, Tasks};
+use bench::cases::{Bench, Case};
 use bench::families::{Crossbeam, StdBounded, StdUnbounded, of_parking_lot, of_std};
 use bench::micro::{self, Alarm, Args, Expired, Gauge, Outcome, Parked, Peer, Place, Token};
-use bench::sync::{Bench, Case};
+use bench::plain;
 use bench::threads::Threads;
 use fibrant::fiber;
 use fibrant::runtime;
@@ -31,6 +42,8 @@ mod ours {
     use fibrant::sync;
 
     bench::locks!("fibrant", fibrant::sync, false, .unwrap());
+    bench::meetings!("fibrant", fibrant::sync);
+    bench::groups!("fibrant", fibrant::sync);
     bench::channels!(
         Channels,
         "fibrant",
@@ -137,7 +150,8 @@ impl Peer for Fibrant {
             }
         };
         let start = Instant::now();
-        let handles: Vec<_> = iter::repeat_with(|| fibrant::spawn_local(yields))
+        // Not `spawn_local`, whose fibers share thread-locals and so switch as light ones do.
+        let handles: Vec<_> = iter::repeat_with(|| spawn_at(Place::Same, false, yields))
             .take(tasks)
             .collect();
         join_all(handles);
@@ -188,8 +202,12 @@ impl Peer for Fibrant {
         Ok((insert, start.elapsed()))
     }
 
-    fn expire(&self, n: usize) -> Outcome<Expired> {
-        let alarm = Arc::new(Alarm::new(n));
+    fn start(&self) -> Duration {
+        Duration::from_micros(20)
+    }
+
+    fn expire(&self, alarm: Alarm) -> Outcome<Expired> {
+        let alarm = Arc::new(alarm);
         let sleeper = |index| {
             let alarm = alarm.clone();
             fibrant::spawn(move || {
@@ -197,11 +215,11 @@ impl Peer for Fibrant {
                 fibrant::sleep(alarm.remaining(index));
             })
         };
-        let handles: Vec<_> = (0..n).map(sleeper).collect();
+        let handles: Vec<_> = (0..alarm.tasks()).map(sleeper).collect();
         fibrant::sleep(alarm.eve() - Instant::now());
-        alarm.begin()?;
+        let begun = alarm.begin();
         join_all(handles);
-        Ok(alarm.end())
+        begun.map(|()| alarm.end())
     }
 
     fn parked(&self, n: usize, hold: Duration) -> Outcome<Parked> {
@@ -216,24 +234,30 @@ impl Peer for Fibrant {
         while micro::arrived() < n {
             fibrant::yield_now();
         }
+        gauge.arrived();
         fibrant::sleep(Gauge::SETTLE);
-        gauge.begin();
+        gauge.settled();
         fibrant::sleep(hold);
-        let parked = gauge.read();
+        gauge.waking();
         for handle in &handles {
             handle.fiber().unpark();
         }
         join_all(handles);
-        Ok(parked)
+        Ok(gauge.ended())
     }
 
-    fn sync(&self, bench: Bench) -> Vec<Case<'_>> {
+    fn cases(&self, bench: Bench) -> Vec<Case<'_>> {
         let in_fibers = List::new(bench, *self)
             .mutex::<ours::Mutex>()
             .lock::<ours::Read>()
             .lock::<ours::Write>()
             .lock::<ours::Semaphore>()
             .select::<ours::Channels>()
+            .condition::<ours::Condition>()
+            .barrier::<ours::Barrier>()
+            .group::<ours::Group>()
+            .joins()
+            .clock::<ours::Channels>()
             .mutex::<of_std::Mutex>()
             .lock::<of_std::Read>()
             .lock::<of_std::Write>()
@@ -242,10 +266,13 @@ impl Peer for Fibrant {
             .lock::<of_parking_lot::Write>()
             .channel::<StdBounded>()
             .channel::<StdUnbounded>()
-            .select::<Crossbeam>();
+            .select::<Crossbeam>()
+            .condition::<of_std::Condition>()
+            .barrier::<of_std::Barrier>()
+            .clock::<Crossbeam>();
         let mut cases = in_fibers.cases();
         // Plain threads may use them, too; where threads wait for each other the kernel sets the pace, and one figure will do.
-        if matches!(bench, Bench::Lock | Bench::Channel) {
+        if matches!(bench, Bench::Lock | Bench::Channel | Bench::Meet) {
             let threads = Threads {
                 workers: self.workers,
             };
@@ -255,31 +282,50 @@ impl Peer for Fibrant {
                 .lock::<ours::Read>()
                 .lock::<ours::Write>()
                 .lock::<ours::Semaphore>()
-                .channel::<ours::Channels>();
+                .channel::<ours::Channels>()
+                .condition::<ours::Condition>()
+                .barrier::<ours::Barrier>()
+                .group::<ours::Group>();
             cases.extend(in_threads.cases());
         }
         cases
     }
 }
 
-fn main() -> io::Result<()> {
-    let args = Args::parse("fibrant");
-    let builder = runtime::Builder::new()
-        .workers(args.workers)
-        .use_caller(true)
-        .stack_size(STACK);
-    let light = std::env::var_os("BENCH_LIGHT").is_some();
-    let builder = if light {
+/// A runtime with so many workers, the calling thread among them.
+fn runtime(workers: usize, light: bool) -> runtime::Builder {
+    let builder = runtime::Builder::new().workers(workers).use_caller(true);
+    if light {
         // SAFETY: nothing that is run then keeps state in thread-locals across a wait.
         unsafe { builder.light() }
     } else {
         builder
-    };
-    let runtime = builder.build()?;
-    let fibrant = Fibrant {
-        workers: args.workers,
-        light,
-    };
-    runtime.run(move || args.run(&fibrant));
+    }
+}
+
+fn main() -> io::Result<()> {
+    let args = Args::parse("fibrant");
+    let light = std::env::var_os("BENCH_LIGHT").is_some();
+    if let Some((service, port)) = args.server() {
+        let runtime = runtime(args.workers, light).build()?;
+        return runtime.run(|| {
+            plain::serve(service, port, |connection| {
+                fibrant::spawn(|| connection.serve());
+            })
+        });
+    }
+    match args.bench() {
+        "resume" | "create" | "fresh" | "switch" => args.run(&by_hand::ByHand::default()),
+        "hook" => hook::run(&args, light)?,
+        "isolation" => isolation::run(&args, light)?,
+        _ => {
+            let runtime = runtime(args.workers, light).stack_size(STACK).build()?;
+            let fibrant = Fibrant {
+                workers: args.workers,
+                light,
+            };
+            runtime.run(move || args.run(&fibrant));
+        }
+    }
     Ok(())
 }

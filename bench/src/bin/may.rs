@@ -1,17 +1,22 @@
-//! The micro-benchmarks on may.
+//! The micro-benchmarks and the servers on may.
 
 use std::array;
+use std::io::{self, Read, Write};
 use std::iter;
+use std::net;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bench::blocking::{List, Tasks};
+use bench::cases::{Bench, CROWDS, Case};
 use bench::families::{MayMpmc, MayMpsc, MaySemaphore, MaySpsc, of_may};
 use bench::micro::{self, Alarm, Args, Expired, Gauge, Outcome, Parked, Peer, Place};
-use bench::sync::{Bench, CROWDS, Case};
+use bench::serve::{self, Service};
 use may::coroutine::{self, JoinHandle};
 use may::go;
+use may::net::{TcpListener, TcpStream};
 use may::sync::mpsc;
+use may_minihttp::{HttpServer, HttpService, Request, Response};
 
 const UNBOUND: &str = "coroutines cannot be bound to workers";
 
@@ -148,9 +153,13 @@ impl Peer for May {
         }))
     }
 
-    fn expire(&self, n: usize) -> Outcome<Expired> {
-        self.inside(n, move || {
-            let alarm = Arc::new(Alarm::new(n));
+    fn start(&self) -> Duration {
+        Duration::from_micros(60)
+    }
+
+    fn expire(&self, alarm: Alarm) -> Outcome<Expired> {
+        self.inside(alarm.tasks(), move || {
+            let alarm = Arc::new(alarm);
             let sleeper = |index| {
                 let alarm = alarm.clone();
                 go!(move || {
@@ -158,11 +167,11 @@ impl Peer for May {
                     coroutine::sleep(alarm.remaining(index));
                 })
             };
-            let handles: Vec<_> = (0..n).map(sleeper).collect();
+            let handles: Vec<_> = (0..alarm.tasks()).map(sleeper).collect();
             coroutine::sleep(alarm.eve() - Instant::now());
-            alarm.begin()?;
+            let begun = alarm.begin();
             join_all(handles);
-            Ok(alarm.end())
+            begun.map(|()| alarm.end())
         })
     }
 
@@ -181,19 +190,20 @@ impl Peer for May {
                 // Not a yield: a worker with a coroutine at hand does not look for newly spawned ones.
                 coroutine::sleep(Duration::from_millis(1));
             }
+            gauge.arrived();
             coroutine::sleep(Gauge::SETTLE);
-            gauge.begin();
+            gauge.settled();
             coroutine::sleep(hold);
-            let parked = gauge.read();
+            gauge.waking();
             for handle in &handles {
                 handle.coroutine().unpark();
             }
             join_all(handles);
-            parked
+            gauge.ended()
         }))
     }
 
-    fn sync(&self, bench: Bench) -> Vec<Case<'_>> {
+    fn cases(&self, bench: Bench) -> Vec<Case<'_>> {
         may::config().set_pool_capacity(CROWDS[1] + 1);
         let coroutines = Coroutines {
             workers: self.workers,
@@ -206,6 +216,10 @@ impl Peer for May {
             .channel::<MaySpsc>()
             .channel::<MayMpsc>()
             .shared::<MayMpmc>()
+            .condition::<of_may::Condition>()
+            .barrier::<of_may::Barrier>()
+            .group::<of_may::Group>()
+            .joins()
             .cases()
     }
 
@@ -219,7 +233,62 @@ impl Peer for May {
     }
 }
 
-fn main() {
+/// Sends back what comes.
+fn echo(mut stream: TcpStream, buffer: &mut [u8]) -> io::Result<()> {
+    loop {
+        match stream.read(buffer)? {
+            0 => return Ok(()),
+            count => stream.write_all(&buffer[..count])?,
+        }
+    }
+}
+
+fn serve_echo(service: Service, port: u16) -> io::Result<()> {
+    let listener = TcpListener::bind(serve::address(port))?;
+    serve::lengthen_queue(&listener);
+    serve::ready(listener.local_addr());
+    loop {
+        let (stream, _) = listener.accept()?;
+        stream.set_nodelay(true)?;
+        if service == Service::Stream {
+            go!(move || echo(stream, &mut vec![0; serve::LARGE]));
+        } else {
+            go!(move || echo(stream, &mut [0; serve::SMALL]));
+        }
+    }
+}
+
+/// Says hello to everybody.
+#[derive(Clone)]
+struct Hello;
+
+impl HttpService for Hello {
+    fn call(&mut self, _request: Request, response: &mut Response) -> io::Result<()> {
+        response.body(serve::HELLO);
+        Ok(())
+    }
+}
+
+/// The server does not say at which port it listens, so one that is free is looked for first. Nor does it let one set `TCP_NODELAY`, but it
+/// writes an answer in one piece, which nothing delays.
+fn serve_http(port: u16) -> io::Result<()> {
+    let address = net::TcpListener::bind(serve::address(port))?.local_addr()?;
+    let server = HttpServer(Hello).start(address)?;
+    serve::ready(Ok(address));
+    server.join().expect("a server");
+    Ok(())
+}
+
+fn main() -> io::Result<()> {
     let args = Args::parse("may");
-    args.run(&May::new(args.workers));
+    let may = May::new(args.workers);
+    let Some((service, port)) = args.server() else {
+        args.run(&may);
+        return Ok(());
+    };
+    serve::allow_many_connections();
+    match service {
+        Service::Http => serve_http(port),
+        _ => go!(move || serve_echo(service, port)).join().expect("a server"),
+    }
 }

@@ -1,18 +1,19 @@
-//! The micro-benchmarks on threads of the operating system; a worker is a processor.
+//! The micro-benchmarks and the servers on threads of the operating system; a worker is a processor.
 
 use std::array;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::iter;
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::{Arc, Barrier};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use bench::blocking::List;
+use bench::cases::{Bench, Case};
 use bench::families::{Crossbeam, StdBounded, StdUnbounded, of_parking_lot, of_std};
 use bench::micro::{self, Alarm, Args, Expired, Gauge, Outcome, Parked, Peer, Place, Token};
-use bench::sync::{Bench, Case};
+use bench::plain;
 use bench::threads::{self, STACK};
 
 /// Threads.
@@ -102,6 +103,40 @@ fn wait(mut eventfd: &File) {
     eventfd.read_exact(&mut [0; 8]).expect("an eventfd");
 }
 
+/// An epoll that tells of each signal of one eventfd, which need not be read.
+struct Epoll {
+    file: File,
+    _eventfd: Arc<File>,
+}
+
+impl Epoll {
+    fn of(eventfd: &Arc<File>) -> Epoll {
+        let mut event = libc::epoll_event {
+            events: (libc::EPOLLIN | libc::EPOLLET) as u32,
+            u64: 0,
+        };
+        // SAFETY: the event is a local variable; the results are checked, and nobody else has the descriptor.
+        let file = unsafe {
+            let epoll = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+            assert_ne!(epoll, -1, "{}", io::Error::last_os_error());
+            let result = libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, eventfd.as_raw_fd(), &mut event);
+            assert_ne!(result, -1, "{}", io::Error::last_os_error());
+            File::from_raw_fd(epoll)
+        };
+        Epoll {
+            file,
+            _eventfd: eventfd.clone(),
+        }
+    }
+
+    fn wait(&self) {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: there is room for one event.
+        let count = unsafe { libc::epoll_wait(self.file.as_raw_fd(), &mut event, 1, -1) };
+        assert_eq!(count, 1, "{}", io::Error::last_os_error());
+    }
+}
+
 impl Peer for Threads {
     fn yields(&self, tasks: usize, n: usize) -> Outcome<Duration> {
         let workers = self.workers;
@@ -171,8 +206,33 @@ impl Peer for Threads {
         ))
     }
 
-    fn expire(&self, n: usize) -> Outcome<Expired> {
-        let alarm = Arc::new(Alarm::new(n));
+    fn eventfd_epoll(&self, place: Place, n: usize) -> Outcome<Duration> {
+        let (to_pong, to_ping) = (eventfd(), eventfd());
+        let (at_pong, at_ping) = (Epoll::of(&to_pong), Epoll::of(&to_ping));
+        let (for_pong, for_ping) = (to_pong.clone(), to_ping.clone());
+        Ok(duel(
+            place,
+            move |_| {
+                for _ in 0..n {
+                    signal(&for_pong);
+                    at_ping.wait();
+                }
+            },
+            move |_| {
+                for _ in 0..n {
+                    at_pong.wait();
+                    signal(&for_ping);
+                }
+            },
+        ))
+    }
+
+    fn start(&self) -> Duration {
+        Duration::from_micros(100)
+    }
+
+    fn expire(&self, alarm: Alarm) -> Outcome<Expired> {
+        let alarm = Arc::new(alarm);
         let sleeper = |index| {
             let alarm = alarm.clone();
             spawn(move || {
@@ -180,11 +240,11 @@ impl Peer for Threads {
                 thread::sleep(alarm.remaining(index));
             })
         };
-        let handles: Vec<_> = (0..n).map(sleeper).collect();
+        let handles: Vec<_> = (0..alarm.tasks()).map(sleeper).collect();
         thread::sleep(alarm.eve() - Instant::now());
-        alarm.begin()?;
+        let begun = alarm.begin();
         join_all(handles);
-        Ok(alarm.end())
+        begun.map(|()| alarm.end())
     }
 
     /// The kernel's own memory for a thread is not counted: its kernel stack and the like.
@@ -200,18 +260,19 @@ impl Peer for Threads {
         while micro::arrived() < n {
             thread::yield_now();
         }
+        gauge.arrived();
         thread::sleep(Gauge::SETTLE);
-        gauge.begin();
+        gauge.settled();
         thread::sleep(hold);
-        let parked = gauge.read();
+        gauge.waking();
         for handle in &handles {
             handle.thread().unpark();
         }
         join_all(handles);
-        Ok(parked)
+        Ok(gauge.ended())
     }
 
-    fn sync(&self, bench: Bench) -> Vec<Case<'_>> {
+    fn cases(&self, bench: Bench) -> Vec<Case<'_>> {
         let threads = threads::Threads {
             workers: self.workers,
         };
@@ -225,6 +286,10 @@ impl Peer for Threads {
             .channel::<StdBounded>()
             .channel::<StdUnbounded>()
             .select::<Crossbeam>()
+            .condition::<of_std::Condition>()
+            .barrier::<of_std::Barrier>()
+            .joins()
+            .clock::<Crossbeam>()
             .cases()
     }
 
@@ -241,9 +306,15 @@ impl Peer for Threads {
     }
 }
 
-fn main() {
+fn main() -> io::Result<()> {
     let args = Args::parse("std_thread");
+    if let Some((service, port)) = args.server() {
+        return plain::serve(service, port, |connection| {
+            spawn(|| connection.serve());
+        });
+    }
     args.run(&Threads {
         workers: args.workers,
     });
+    Ok(())
 }

@@ -32,6 +32,7 @@ fn settings(folder: &Path, port: u16) -> String {
         .map(|user| format!("{user}_temp_path {folder}/{user};\n"))
         .concat();
     let wait = WAIT.as_secs_f64();
+    let late = 20. * TIMEOUT.as_secs_f64(); // later than anybody is ever held up
     format!(
         "load_module /usr/lib/nginx/modules/ngx_http_echo_module.so;
         daemon off;
@@ -46,6 +47,7 @@ fn settings(folder: &Path, port: u16) -> String {
                 ssl_certificate {folder}/certificate.pem;
                 ssl_certificate_key {folder}/key.pem;
                 location /wait {{ echo_sleep {wait}; echo -n \"waited $arg_n\"; }}
+                location /late {{ echo_sleep {late}; echo -n \"late\"; }}
                 location /query {{ echo -n \"number $arg_n\"; }}
             }}
         }}"
@@ -167,7 +169,7 @@ fn a_timeout_of_libcurl() {
     };
     let lose_patience = |client: &mut Libcurl| {
         client.easy.timeout(TIMEOUT).unwrap();
-        let error = client.get("wait", 0).unwrap_err();
+        let error = client.get("late", 0).unwrap_err();
         assert!(error.is_operation_timedout(), "{error}");
     };
     impatient(&runtime, connect, lose_patience, |fiber, client| {

@@ -48,7 +48,10 @@ pub(super) fn answer(body: impl FnOnce() -> Answer) -> c_int {
 /// The same for one whose result is not such a number.
 pub(super) fn guard<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     // In a coroutine of libco's on a shared stack it is made elsewhere: what waits leaves something in its frames for others to find.
-    let body = || routine::elsewhere(body);
+    let body = || {
+        routine::become_somebody();
+        routine::elsewhere(body)
+    };
     // A wait that unwinds leaves no trace, and after anything else the program ends.
     panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| Err(interruption(&*payload)))
 }

@@ -129,7 +129,7 @@ impl Values {
 }
 
 /// Calls a destructor. Nothing unwinds from here: see `argument::call`.
-extern "C" fn call(destructor: Destructor, value: *mut c_void) {
+pub(crate) extern "C" fn call(destructor: Destructor, value: *mut c_void) {
     // SAFETY: the program has given both, for each other.
     unsafe { destructor(value) }
 }
@@ -152,29 +152,34 @@ impl Drop for Values {
 pub unsafe extern "C" fn fb_key_create(key: *mut u64, destructor: Option<Destructor>) -> c_int {
     answer(|| {
         let result = NonNull::new(key).ok_or(INVALID)?;
-        let mut places = PLACES.write().unwrap_or_else(PoisonError::into_inner);
-        let place = match places.iter().position(|place| !place.is_used) {
-            Some(free) => free,
-            None => {
-                places.push(Place {
-                    number: 0,
-                    is_used: false,
-                    destructor: None,
-                });
-                places.len() - 1
-            }
-        };
-        // 0 stands for nothing.
-        let number = places[place].number.wrapping_add(1).max(1);
-        places[place] = Place {
-            number,
-            is_used: true,
-            destructor,
-        };
         // SAFETY: the program's promise.
-        unsafe { result.write(Key { place, number }.to_c()) };
+        unsafe { result.write(new_key(destructor)) };
         Ok(0)
     })
+}
+
+/// A new key, as C has it.
+pub(crate) fn new_key(destructor: Option<Destructor>) -> u64 {
+    let mut places = PLACES.write().unwrap_or_else(PoisonError::into_inner);
+    let place = match places.iter().position(|place| !place.is_used) {
+        Some(free) => free,
+        None => {
+            places.push(Place {
+                number: 0,
+                is_used: false,
+                destructor: None,
+            });
+            places.len() - 1
+        }
+    };
+    // 0 stands for nothing.
+    let number = places[place].number.wrapping_add(1).max(1);
+    places[place] = Place {
+        number,
+        is_used: true,
+        destructor,
+    };
+    Key { place, number }.to_c()
 }
 
 /// See the header.

@@ -78,17 +78,20 @@ unsafe fn wait_for(condition: *mut Condition, milliseconds: c_int) -> Waited {
     // SAFETY: the caller's promise.
     let waiting = Arc::clone(unsafe { &(*condition).0 });
     let limit = u64::try_from(milliseconds).ok().filter(|&limit| limit > 0);
-    let mut number = 0;
+    let mut number = None;
     let end = wait(limit.map(Duration::from_millis), |waker| {
         let mut waiting = locked(&waiting);
-        number = waiting.next;
+        let next = waiting.next;
+        number = Some(next);
         waiting.next += 1;
-        waiting.line.push_back((number, waker));
+        waiting.line.push_back((next, waker));
     });
-    // Whoever was not signalled is still in the line.
-    let mut waiting = locked(&waiting);
-    if let Ok(place) = waiting.line.binary_search_by_key(&number, |one| one.0) {
-        waiting.line.remove(place);
+    // Whoever was not signalled is still in the line; on the main routine, which cannot wait, nobody ever was.
+    if let Some(number) = number {
+        let mut waiting = locked(&waiting);
+        if let Ok(place) = waiting.line.binary_search_by_key(&number, |one| one.0) {
+            waiting.line.remove(place);
+        }
     }
     end
 }

@@ -223,7 +223,9 @@ pub extern "C" fn co_init_curr_thread_env() {
 /// So many stacks of at least that size, for coroutines of this thread to share; null if there is no memory, or nothing was asked for.
 #[unsafe(no_mangle)]
 pub extern "C" fn co_alloc_sharestack(count: c_int, size: c_int) -> *mut SharedStacks {
-    let stacks = SharedStacks::new(usize::try_from(count).unwrap_or(0), stack_size(size));
+    // Of any size, as libco's: few are enough for many coroutines.
+    let size = usize::try_from(size).ok().filter(|&size| size > 0);
+    let stacks = SharedStacks::new(usize::try_from(count).unwrap_or(0), size.unwrap_or(DEFAULT_STACK));
     match stacks {
         Ok(stacks) => Box::into_raw(Box::new(stacks)),
         Err(error) => {

@@ -148,14 +148,13 @@ pub unsafe extern "C" fn setenv(name: *const c_char, value: *const c_char, repla
         if place.is_some() && replace == 0 {
             return 0;
         }
+        // Copied before the old one goes: it may be that one.
+        // SAFETY: the caller's promise.
+        let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_owned());
         if let Some(place) = place {
             environment.swap_remove(place);
         }
-        if !value.is_null() {
-            // SAFETY: the caller's promise.
-            let value = unsafe { CStr::from_ptr(value) };
-            environment.push((name.to_owned(), value.to_owned()));
-        }
+        environment.extend(value.map(|value| (name.to_owned(), value)));
         return 0;
     }
     let next = NEXT.address();

@@ -47,6 +47,7 @@ mangled! {
     "_Z21co_is_enable_sys_hookv" is_enabled () -> bool => event_loop::co_is_enable_sys_hook;
     "_Z14co_setspecificjPKv" set_specific (key: pthread_key_t, value: *const c_void) -> c_int => specific::co_setspecific;
     "_Z14co_getspecificj" get_specific (key: pthread_key_t) -> *mut c_void => specific::co_getspecific;
+    "_Z15co_specific_keyPFvPvE" specific_key (destructor: Option<unsafe extern "C" fn(*mut c_void)>) -> pthread_key_t => specific::co_specific_key;
     "_Z15co_set_env_listPPKcm" set_env_list (names: *const *const c_char, count: size_t) => super::environment::co_set_env_list;
     "_Z13co_cond_allocv" cond_alloc () -> *mut Condition => condition::co_cond_alloc;
     "_Z12co_cond_freeP10stCoCond_t" cond_free (cond: *mut Condition) -> c_int => condition::co_cond_free;

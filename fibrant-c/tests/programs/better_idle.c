@@ -40,6 +40,13 @@ static void *idle(void *arg) {
 	return arg;
 }
 
+/* How often the process has gone to sleep: a loop that wakes every millisecond does that two thousand times in 2 s. */
+static long sleeps(void) {
+	struct rusage used;
+	CHECK(getrusage(RUSAGE_SELF, &used) == 0);
+	return used.ru_nvcsw;
+}
+
 static long cpu_ms(void) {
 	struct rusage used;
 	CHECK(getrusage(RUSAGE_SELF, &used) == 0);
@@ -51,15 +58,19 @@ int main(void) {
 	char byte;
 	long begin;
 	long used;
+	long slept;
 	CHECK(pipe(told) == 0);
 	CHECK(pthread_create(&thread, NULL, idle, NULL) == 0);
 	CHECK(read(told[0], &byte, 1) == 1);
 	usleep(200000);
 	begin = cpu_ms();
+	slept = sleeps();
 	usleep(2000000);
 	used = cpu_ms() - begin;
-	printf("%ld ms of processor time in 2 s\n", used);
+	slept = sleeps() - slept;
+	printf("%ld ms of processor time in 2 s, %ld sleeps\n", used, slept);
 	CHECK(used < 50);
+	CHECK(slept < 100);
 	CHECK(read(told[0], &byte, 1) == 1);
 	CHECK(woken == 0);
 	return finish();

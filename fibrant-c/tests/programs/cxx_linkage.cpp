@@ -1,6 +1,7 @@
 // An object as libco's older headers make them: every function has C++ linkage and a mangled name, and clsCoMutex is not inline.
 // Nothing of our headers is included here.
 
+#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -31,10 +32,12 @@ void co_yield_ct();
 void co_release(stCoRoutine_t *co);
 void co_reset(stCoRoutine_t *co);
 stCoRoutine_t *co_self();
+stCoRoutine_t *co_get_current();
 int co_poll(stCoEpoll_t *ctx, pollfd fds[], nfds_t nfds, int timeout_ms);
 void co_eventloop(stCoEpoll_t *ctx, pfn_co_eventloop_t pfn, void *arg);
 int co_setspecific(pthread_key_t key, const void *value);
 void *co_getspecific(pthread_key_t key);
+pthread_key_t co_specific_key(void (*destructor)(void *));
 stCoEpoll_t *co_get_epoll_ct();
 void co_enable_hook_sys();
 void co_disable_hook_sys();
@@ -44,7 +47,9 @@ int co_cond_free(stCoCond_t *cond);
 int co_cond_signal(stCoCond_t *cond);
 int co_cond_broadcast(stCoCond_t *cond);
 int co_cond_timedwait(stCoCond_t *cond, int timeout_ms);
+int co_cond_wait_result(stCoCond_t *cond, int timeout_ms);
 stShareStack_t *co_alloc_sharestack(int count, int stack_size);
+void co_free_sharestack(stShareStack_t *share_stack);
 void co_set_env_list(const char *name[], size_t cnt);
 void co_log_err(const char *fmt, ...);
 int co_accept(int fd, sockaddr *addr, socklen_t *len);
@@ -96,7 +101,9 @@ static void *routine(void *arg) {
 	CHECK(!co_is_enable_sys_hook());
 	co_enable_hook_sys();
 	CHECK(co_is_enable_sys_hook());
+	CHECK(co_self() == *static_cast<stCoRoutine_t **>(arg));
 	CHECK(co_self() == GetCurrThreadCo());
+	CHECK(co_self() == co_get_current());
 	CHECK(co_getspecific(key) == NULL);
 	CHECK(co_setspecific(key, arg) == 0);
 	co_yield(co_self());
@@ -106,6 +113,7 @@ static void *routine(void *arg) {
 	CHECK(getenv("COLOUR") == NULL);
 	CHECK(setenv("COLOUR", "red", 1) == 0);
 	co_cond_timedwait(cond, -1);
+	CHECK(co_cond_wait_result(cond, 1) == ETIMEDOUT);
 	mutex->CoLock();
 	CHECK(++inside == 1);
 	poll(NULL, 0, 2);
@@ -123,7 +131,7 @@ int main() {
 	co_init_curr_thread_env();
 	co_set_env_list(names, 1);
 	co_log_err("%s %d", "nothing", 1);
-	CHECK(pthread_key_create(&key, NULL) == 0);
+	key = co_specific_key(NULL);
 	cond = co_cond_alloc();
 	mutex = new Derived;
 	{
@@ -156,6 +164,7 @@ int main() {
 	co_release(co[0]);
 	co_release(co[1]);
 	co_free(co[2]);
+	co_free_sharestack(attr.share_stack);
 	delete mutex;
 	CHECK(co_cond_free(cond) == 0);
 	puts("ok");

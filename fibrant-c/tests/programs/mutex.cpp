@@ -4,6 +4,14 @@
 
 #include "check.h"
 
+#include <vector>
+
+// As a member of what is kept in a container.
+struct Session {
+	clsCoMutex lock;
+	int id;
+};
+
 static clsCoMutex mutex;
 static story events;
 static int inside;
@@ -37,7 +45,33 @@ static void *greedy(void *) {
 	return NULL;
 }
 
+static void *locks_all(void *arg) {
+	std::vector<Session> &sessions = *static_cast<std::vector<Session> *>(arg);
+	for (size_t i = 0; i < sessions.size(); i++) {
+		clsSmartLock lock(&sessions[i].lock);
+		sessions[i].id++;
+	}
+	done++;
+	return NULL;
+}
+
+static void locks_are_members() {
+	std::vector<Session> sessions;
+	sessions.resize(10);
+	sessions.resize(100); // they move
+	clsCoMutex another = clsCoMutex();
+	another = mutex;
+	another.CoLock();
+	another.CoUnLock();
+	done = 0;
+	stCoRoutine_t *co = start(locks_all, &sessions);
+	CHECK(done == 1);
+	co_release(co);
+	done = 0;
+}
+
 int main() {
+	locks_are_members();
 	static char names[] = "abcde";
 	stCoRoutine_t *co[5];
 	for (int i = 0; i < 5; i++) {

@@ -35,10 +35,11 @@ int main(void) {
 
 	/* On a shared stack. */
 	{
+		static struct stShareStack_t *volatile kept; /* libco cannot free them */
 		struct stCoRoutineAttr_t attr = CO_ROUTINE_ATTR_INIT;
 		struct stCoRoutine_t *other = NULL;
 		memset(&story, 0, sizeof(story));
-		attr.share_stack = co_alloc_sharestack(1, 64 * 1024);
+		attr.share_stack = kept = co_alloc_sharestack(1, 64 * 1024);
 		CHECK(co_create(&co, &attr, halves, &letter) == 0);
 		CHECK(co_create(&other, &attr, halves, &letter) == 0);
 		co_resume(co);

@@ -117,6 +117,9 @@ static void *nested_outer(void *arg) {
 	return NULL;
 }
 
+/* libco cannot free them, so they are kept; volatile, or the compiler would see that nobody asks for them. */
+static struct stShareStack_t *volatile kept[3];
+
 int main(void) {
 	static const int ids[3] = {0, 1, 2};
 	static struct job jobs[MANY];
@@ -129,7 +132,7 @@ int main(void) {
 
 	/* Three on two stacks: the first and the third are at one place. */
 	attr.stack_size = 0;
-	attr.share_stack = co_alloc_sharestack(2, 128 * 1024);
+	attr.share_stack = kept[0] = co_alloc_sharestack(2, 128 * 1024);
 	CHECK(attr.share_stack != NULL);
 	for (i = 0; i < 3; i++) {
 		CHECK(co_create(&co[i], &attr, place, (void *)(uintptr_t)&ids[i]) == 0);
@@ -143,7 +146,7 @@ int main(void) {
 	}
 
 	done = 0;
-	attr.share_stack = co_alloc_sharestack(1, 64 * 1024);
+	attr.share_stack = kept[1] = co_alloc_sharestack(1, 64 * 1024);
 	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
 	CHECK(co_create(&co[0], &attr, waiter, NULL) == 0);
 	co_resume(co[0]);
@@ -162,7 +165,7 @@ int main(void) {
 	co_release(co[1]);
 
 	done = 0;
-	attr.share_stack = co_alloc_sharestack(4, 128 * 1024);
+	attr.share_stack = kept[2] = co_alloc_sharestack(4, 128 * 1024);
 	for (i = 0; i < MANY; i++) {
 		jobs[i].id = i;
 		CHECK(co_create(&jobs[i].co, &attr, worker, &jobs[i]) == 0);

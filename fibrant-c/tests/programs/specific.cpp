@@ -17,6 +17,14 @@ struct Other {
 
 CO_ROUTINE_SPECIFIC(Other, other)
 
+// It cannot be made without arguments, so it is all zero.
+struct Closed {
+	int id;
+	explicit Closed(int number) : id(number) {}
+};
+
+CO_ROUTINE_SPECIFIC(Closed, closed);
+
 static int done;
 
 static void *routine(void *arg) {
@@ -35,6 +43,9 @@ static void *routine(void *arg) {
 		other->sum += id;
 	}
 	CHECK(other->sum == 5 * id);
+	CHECK(closed->id == 0);
+	*closed = Closed(id);
+	CHECK(closed->id == id);
 	done++;
 	return NULL;
 }

@@ -159,6 +159,20 @@ pub struct Outcome {
     pub stderr: String,
 }
 
+impl Outcome {
+    /// The end of a self-checking program: with 0, and "ok" in the last line.
+    #[track_caller]
+    pub fn must_be_ok(&self, program: &str) {
+        assert!(
+            self.status.success() && self.stdout.lines().last() == Some("ok"),
+            "{program}: {}\n{}{}",
+            self.status,
+            self.stdout,
+            self.stderr
+        );
+    }
+}
+
 impl Running {
     #[track_caller]
     pub fn start(program: &Path, arguments: &[&str]) -> Running {
@@ -185,7 +199,13 @@ impl Running {
 
     /// Waits for the end; panics with what it printed if that does not come.
     #[track_caller]
-    pub fn finish(mut self) -> Outcome {
+    pub fn finish(self) -> Outcome {
+        self.finish_within(LIMIT)
+    }
+
+    /// The same, for a program that takes longer than others.
+    #[track_caller]
+    pub fn finish_within(mut self, limit: Duration) -> Outcome {
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return Outcome {
@@ -195,7 +215,7 @@ impl Running {
                 };
             }
             assert!(
-                self.started.elapsed() < LIMIT,
+                self.started.elapsed() < limit,
                 "it hangs; it printed:\n{}{}",
                 self.printed(),
                 fs::read_to_string(&self.stderr).unwrap_or_default()
@@ -219,13 +239,9 @@ pub fn must_say_ok(source: &Path, standard: &str) {
     for linking in BOTH {
         let program = build(source, standard, linking);
         let outcome = Running::start(&program, &[]).finish();
-        assert!(
-            outcome.status.success() && outcome.stdout.lines().last() == Some("ok"),
-            "{} as {standard}, linked as {linking:?}: {}\n{}{}",
-            source.display(),
-            outcome.status,
-            outcome.stdout,
-            outcome.stderr
-        );
+        outcome.must_be_ok(&format!(
+            "{} as {standard}, linked as {linking:?}",
+            source.display()
+        ));
     }
 }

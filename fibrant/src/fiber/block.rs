@@ -182,9 +182,12 @@ impl Block {
         self.locals.end();
     }
 
-    /// Whether destructors of the fiber's locals are running.
+    /// Whether destructors of the fiber's locals are running, or of those that it runs in: one that runs, and was resumed by a destructor,
+    /// is a part of it.
     pub(crate) fn is_ending_locals(&self) -> bool {
         self.locals.are_ending()
+            // SAFETY: whoever has resumed one that runs is in the middle of that, so that its block is in use.
+            || self.parent.get().is_some_and(|parent| unsafe { parent.as_ref() }.is_ending_locals())
     }
 
     /// The fiber's state.

@@ -40,6 +40,7 @@ mod overflow;
 mod reason;
 pub(crate) mod routine;
 mod shared;
+pub(crate) mod spare;
 mod status;
 mod task;
 mod thread;
@@ -62,7 +63,7 @@ pub(crate) use task::{Kind, Task, TaskRef};
 pub(crate) use thread::{Scheduler, Thread};
 pub(crate) use wait::{NoWait, Outcome, WaitKind, WaitNumber};
 
-use crate::{context, stats};
+use crate::{context, primitives, stats};
 use std::io;
 use std::time::Duration;
 
@@ -237,6 +238,8 @@ pub fn live_count() -> usize {
 /// assert!(fiber::trim_stacks() >= 1);
 /// ```
 pub fn trim_stacks() -> usize {
-    Thread::with(|thread| thread.stacks.flush());
-    context::stack::trim()
+    primitives::without_waiting(|| {
+        Thread::with(|thread| thread.stacks.flush());
+        context::stack::trim()
+    })
 }

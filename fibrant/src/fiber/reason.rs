@@ -4,7 +4,6 @@
 //! costs two stores.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 /// Why a fiber is not running. More reasons come with the things a fiber can wait for.
 ///
@@ -102,7 +101,7 @@ impl WaitReason {
 
     /// The number of its kind, and the rest of it.
     #[inline]
-    fn encode(self) -> (u8, u64) {
+    pub(super) fn encode(self) -> (u8, u64) {
         match self {
             WaitReason::Suspended => (0, 0),
             WaitReason::Parked => (1, 0),
@@ -121,7 +120,7 @@ impl WaitReason {
         }
     }
 
-    fn decode(kind: u8, rest: u64) -> WaitReason {
+    pub(super) fn decode(kind: u8, rest: u64) -> WaitReason {
         match kind {
             1 => WaitReason::Parked,
             2 => WaitReason::Sleeping,
@@ -175,33 +174,6 @@ impl fmt::Display for WaitReason {
     }
 }
 
-/// A reason that one thread writes and all may read. A reader may catch it between the two stores and see the kind of one
-/// reason with the rest of another: good enough for a dump, and never anything worse.
-pub(super) struct AtomicReason {
-    kind: AtomicU8,
-    rest: AtomicU64,
-}
-
-impl AtomicReason {
-    pub(super) fn new() -> AtomicReason {
-        AtomicReason {
-            kind: AtomicU8::new(0),
-            rest: AtomicU64::new(0),
-        }
-    }
-
-    #[inline]
-    pub(super) fn set(&self, reason: WaitReason) {
-        let (kind, rest) = reason.encode();
-        self.kind.store(kind, Relaxed);
-        self.rest.store(rest, Relaxed);
-    }
-
-    pub(super) fn get(&self) -> WaitReason {
-        WaitReason::decode(self.kind.load(Relaxed), self.rest.load(Relaxed))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,9 +202,8 @@ mod tests {
             WaitReason::Sending { address: 16 },
             WaitReason::Select { arms: 3 },
         ] {
-            let atomic = AtomicReason::new();
-            atomic.set(reason);
-            assert_eq!(atomic.get(), reason);
+            let (kind, rest) = reason.encode();
+            assert_eq!(WaitReason::decode(kind, rest), reason);
         }
     }
 }

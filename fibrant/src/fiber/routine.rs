@@ -69,6 +69,8 @@ pub struct Routine {
     borrowed: Cell<Option<Box<Stack>>>,
     /// What it waits by, once it has been needed: a task of the scheduler's.
     task: Cell<Option<NonNull<Task>>>,
+    /// The deadline of its wait, while it waits: the scheduler's.
+    pub(crate) deadline: Cell<*const ()>,
     /// Its thread's.
     home: Cell<*const Switching>,
     /// What its user keeps with it.
@@ -267,6 +269,7 @@ pub(crate) use define_crossing;
 impl Routine {
     fn make(place: Place, function: Function, argument: *mut c_void, home: *const Switching) -> Routine {
         Routine {
+            deadline: Cell::new(ptr::null()),
             context: Context::spent(),
             parent: Cell::new(ptr::null()),
             function: Cell::new(function),
@@ -445,9 +448,10 @@ impl Routine {
         self.stage.set(Stage::Init);
     }
 
-    /// Gives its own stack up without putting it back: others may still look at what is on it. On a shared one there is nothing that
+    /// Gives its task and its own stack up without putting them back: others may still look at them. On a shared stack there is nothing that
     /// they could look at.
-    pub(crate) fn lose_stack(&mut self) {
+    pub(crate) fn lose(&mut self) {
+        self.task.set(None);
         // What is on a borrowed one may be looked at, too: it is lost.
         drop(self.borrowed.take());
         if let Place::Own(_) = self.place {

@@ -4,7 +4,7 @@
 //! fiber holds a counted [`TaskRef`]. The memory lives until the last reference is gone, long after the fiber may have
 //! ended.
 
-use super::reason::{AtomicReason, Subject, WaitReason};
+use super::reason::{Subject, WaitReason};
 use super::wait::Wait;
 use std::fmt;
 use std::ops::Deref;
@@ -12,7 +12,7 @@ use std::panic::Location;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicU64,
+    AtomicPtr, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed},
 };
 
@@ -20,20 +20,23 @@ use std::sync::atomic::{
 #[repr(C)]
 pub(crate) struct Task {
     /// What the rest of the block is.
-    kind: &'static Kind,
+    pub(crate) kind: &'static Kind,
     /// How its waits begin and end.
     pub(crate) wait: Wait,
-    /// What it waits for, if it does.
-    reason: AtomicReason,
+    /// What it waits for, if it does; its kind is below, where it fills a gap. A reader may catch it between the two stores and see the
+    /// kind of one reason with the rest of another: good enough for a dump, and never anything worse.
+    reason: AtomicU64,
     /// When that began: nanoseconds of the monotonic clock, as of the worker's last look at it.
     since: AtomicU64,
     /// More about it, for dumps: where the fiber has a reference to what it waits for. Null, or good while the fiber's wait is pinned.
     subject: AtomicPtr<&'static dyn Subject>,
     id: u64,
-    name: Option<Arc<str>>,
+    /// One word: few fibers have a name.
+    name: Option<Arc<String>>,
     /// Where it was spawned.
     spawned_at: &'static Location<'static>,
     references: AtomicU32,
+    kind_of_reason: AtomicU8,
 }
 
 /// What can be done with a task without knowing what it runs.
@@ -55,20 +58,21 @@ impl Task {
     pub(crate) fn new(
         kind: &'static Kind,
         id: u64,
-        name: Option<Arc<str>>,
+        name: Option<Arc<String>>,
         spawned_at: &'static Location<'static>,
         references: u32,
     ) -> Task {
         Task {
             kind,
             wait: Wait::new(),
-            reason: AtomicReason::new(),
+            reason: AtomicU64::new(0),
             since: AtomicU64::new(0),
             subject: AtomicPtr::new(ptr::null_mut()),
             id,
             name,
             spawned_at,
             references: AtomicU32::new(references),
+            kind_of_reason: AtomicU8::new(0),
         }
     }
 
@@ -79,7 +83,7 @@ impl Task {
 
     /// The fiber's name.
     pub(crate) fn name(&self) -> Option<&str> {
-        self.name.as_deref()
+        self.name.as_deref().map(String::as_str)
     }
 
     /// Where it was spawned.
@@ -90,7 +94,9 @@ impl Task {
     /// Notes what the fiber is about to wait for. Only its own thread calls this.
     #[inline]
     pub(crate) fn note_reason(&self, reason: WaitReason, since: u64) {
-        self.reason.set(reason);
+        let (kind, rest) = reason.encode();
+        self.kind_of_reason.store(kind, Relaxed);
+        self.reason.store(rest, Relaxed);
         self.since.store(since, Relaxed);
     }
 
@@ -98,12 +104,12 @@ impl Task {
     pub(crate) fn waiting(&self) -> Option<(WaitReason, u64)> {
         self.wait
             .is_waiting()
-            .then(|| (self.reason.get(), self.since.load(Relaxed)))
+            .then(|| (self.last_reason(), self.since.load(Relaxed)))
     }
 
     /// What it waits for, or has waited for last.
     pub(crate) fn last_reason(&self) -> WaitReason {
-        self.reason.get()
+        WaitReason::decode(self.kind_of_reason.load(Relaxed), self.reason.load(Relaxed))
     }
 
     /// Notes where the fiber, which is about to wait and is the caller, has a reference to what it waits for; or that this is over.
@@ -164,6 +170,9 @@ unsafe impl Send for TaskRef {}
 // SAFETY: as above.
 unsafe impl Sync for TaskRef {}
 
+/// How many references there may be to a task.
+const MOST_REFERENCES: u32 = u32::MAX / 2;
+
 impl TaskRef {
     /// Takes over one counted reference.
     ///
@@ -182,8 +191,10 @@ impl TaskRef {
     pub(crate) unsafe fn share(task: NonNull<Task>) -> TaskRef {
         // SAFETY: the task is alive by the caller's promise.
         let references = unsafe { &task.as_ref().references };
-        // A billion references cannot exist: each takes memory, and they are not forgotten.
-        references.fetch_add(1, Relaxed);
+        // So many cannot exist, but they can be forgotten: if the count began anew, the task would be freed under those who have it.
+        if references.fetch_add(1, Relaxed) > MOST_REFERENCES {
+            std::process::abort();
+        }
         TaskRef(task)
     }
 

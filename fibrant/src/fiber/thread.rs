@@ -11,6 +11,7 @@ use super::ferry::Ferry;
 use super::local::Locals;
 use super::overflow;
 use super::routine::Routine;
+use super::spare::Spares;
 use super::task::Task;
 use crate::context::stack::Cache;
 use crate::stats::ThreadCounters;
@@ -49,6 +50,8 @@ pub(crate) struct Thread {
     pub(crate) counters: ThreadCounters,
     /// The stacks it keeps at hand.
     pub(crate) stacks: Cache,
+    /// The memory of fibers it keeps at hand.
+    pub(super) spares: Spares,
     /// The values of fiber-locals outside fibers.
     pub(super) locals: Locals,
     /// The next fiber id, and the first one that is not this thread's to give.
@@ -104,6 +107,7 @@ impl Thread {
             home: Cell::new(crate::context::thread_pointer()),
             counters: ThreadCounters::register(),
             stacks: Cache::new(ends),
+            spares: Spares::new(ends),
             locals: Locals::new(),
             ids: Cell::new((0, 0)),
             _signal_stack: overflow::prepare_thread(),

@@ -32,6 +32,7 @@ use crate::primitives::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use crate::primitives::{spin, yield_thread};
+use std::num::NonZeroU64;
 
 const WAITING: u64 = 1;
 /// The wait is a park: an unpark ends it.
@@ -52,9 +53,10 @@ const LASTING: u64 = TOKEN | CANCEL | PIN;
 /// A fiber's wait word.
 pub(crate) struct Wait(AtomicU64);
 
-/// Which wait of a fiber: claims for another one fail.
+/// Which wait of a fiber: claims for another one fail. Never zero, so that a place for one that may be empty takes no more room: the
+/// number in its place in the word, and a one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WaitNumber(u64);
+pub(crate) struct WaitNumber(NonZeroU64);
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +110,7 @@ impl Wait {
                 let park = if kind.park { PARK } else { 0 };
                 let cancellable = if kind.cancellable { CANCELLABLE } else { 0 };
                 let next = number | (word & LASTING) | WAITING | park | cancellable;
-                (next, Ok(WaitNumber(number >> NUMBER_SHIFT)))
+                (next, Ok(WaitNumber(NonZeroU64::MIN | number)))
             }
         })
     }
@@ -117,7 +119,7 @@ impl Wait {
     #[inline]
     pub(crate) fn claim(&self, number: WaitNumber, outcome: Outcome) -> bool {
         self.change(|word| {
-            let ends = word & WAITING != 0 && word >> NUMBER_SHIFT == number.0;
+            let ends = word & WAITING != 0 && word >> NUMBER_SHIFT == number.0.get() >> NUMBER_SHIFT;
             (if ends { ended(word, outcome) } else { word }, ends)
         })
     }

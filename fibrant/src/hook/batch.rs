@@ -5,6 +5,7 @@
 
 use super::readiness::deadline;
 use super::retry::{Answer, Caller, answer, is_nonblocking, would_block};
+use super::stream;
 use super::transfer::{Rest, is_stream, recvmsg, sendmsg};
 use crate::clock;
 use crate::sys::syscall;
@@ -40,6 +41,7 @@ pub(super) unsafe fn recvmmsg(
             )
         }
     };
+    stream::note_urgent(fd, flags);
     let first = softly(0);
     if first < 0 && !would_block(first) || flags & libc::MSG_DONTWAIT != 0 {
         return answer(first);

@@ -4,7 +4,7 @@
 //! stops or goes on there is none: a real thread waits until there is something to tell, and the fiber then takes it. Threads are
 //! asked again and again, after longer and longer pauses.
 
-use super::file::{offload, with_error};
+use super::file::{offload_alone, with_error};
 use super::real::Real;
 use super::retry::{self, Answer, Caller, Limit, answer, try_again};
 use crate::clock;
@@ -48,7 +48,7 @@ fn wait_for(caller: Caller, wanted: &Wanted, attempt: &mut dyn FnMut() -> isize)
         let (kind, id, options) = (wanted.kind, wanted.id, wanted.options | libc::WNOWAIT);
         // It leaves the child as it is: the attempt takes it, unless somebody else is faster.
         // SAFETY: numbers, and no place to write to.
-        unsafe { offload(caller, || syscall!(SYS_waitid, kind, id, 0, options, 0))? };
+        unsafe { offload_alone(caller, || syscall!(SYS_waitid, kind, id, 0, options, 0))? };
         let result = attempt();
         if !retry::would_block(result) {
             return answer(result);
@@ -137,11 +137,16 @@ pub(super) unsafe fn waitid(
     })
 }
 
-/// Joins a thread, or gives up then. Gives the error's number, as the functions do.
+/// Joins a thread, or gives up then: at once, if there is an error instead of a time. Gives the error's number, as the functions do.
 ///
 /// # Safety
 /// As `pthread_join`.
-unsafe fn join_until(caller: Caller, thread: pthread_t, result: *mut *mut c_void, deadline: u64) -> Answer {
+unsafe fn join_until(
+    caller: Caller,
+    thread: pthread_t,
+    result: *mut *mut c_void,
+    deadline: Result<u64, c_int>,
+) -> Answer {
     type Join = unsafe extern "C" fn(pthread_t, *mut *mut c_void) -> c_int;
     // SAFETY: both are of this type.
     static TRY: Real<Join> = unsafe { Real::new(c"pthread_tryjoin_np") };
@@ -167,6 +172,10 @@ unsafe fn join_until(caller: Caller, thread: pthread_t, result: *mut *mut c_void
     if !retry::would_block(result) {
         return Ok(result);
     }
+    let deadline = match deadline {
+        Ok(deadline) => deadline,
+        Err(error) => return Ok(error as isize),
+    };
     caller.count().would_block.increment();
     match try_again(caller, deadline, &mut call) {
         Err(libc::EAGAIN) => Ok(libc::ETIMEDOUT as isize),
@@ -178,7 +187,7 @@ unsafe fn join_until(caller: Caller, thread: pthread_t, result: *mut *mut c_void
 /// As `pthread_join`.
 pub(super) unsafe fn pthread_join(caller: Caller, thread: pthread_t, result: *mut *mut c_void) -> Answer {
     // SAFETY: the caller's promise.
-    unsafe { join_until(caller, thread, result, clock::NEVER) }
+    unsafe { join_until(caller, thread, result, Ok(clock::NEVER)) }
 }
 
 /// # Safety
@@ -192,14 +201,13 @@ pub(super) unsafe fn pthread_clockjoin_np(
 ) -> Answer {
     // SAFETY: null or a time, as the caller promises.
     let deadline = match unsafe { time.as_ref() } {
-        None => clock::NEVER,
-        Some(time) => match super::time::nanoseconds(time) {
-            Ok(nanoseconds) => {
-                let rest = nanoseconds.saturating_sub(super::time::reading(clock));
-                clock::now().saturating_add(rest)
-            }
-            Err(error) => return Ok(error as isize),
-        },
+        None => Ok(clock::NEVER),
+        // Before the beginning of time, which the kernel would not understand.
+        Some(time) if time.tv_sec < 0 => Err(libc::ETIMEDOUT),
+        Some(time) => super::time::nanoseconds(time).map(|nanoseconds| {
+            let rest = nanoseconds.saturating_sub(super::time::reading(clock));
+            clock::now().saturating_add(rest)
+        }),
     };
     // SAFETY: the caller's promise.
     unsafe { join_until(caller, thread, result, deadline) }
@@ -226,7 +234,7 @@ pub(super) unsafe fn system(caller: Caller, command: *const c_char) -> Answer {
     static REAL: Real<unsafe extern "C" fn(*const c_char) -> c_int> = unsafe { Real::new(c"system") };
     let real = REAL.get().ok_or(libc::ENOSYS)?;
     // SAFETY: the command is the caller's, who waits.
-    unsafe { offload(caller, || with_error(real(command))) }
+    unsafe { offload_alone(caller, || with_error(real(command))) }
 }
 
 /// Starting a command does not wait. It is here with its other half.
@@ -262,7 +270,7 @@ pub(super) unsafe fn pclose(caller: Caller, stream: *mut FILE) -> Answer {
     // SAFETY: the stream is the caller's to close, who waits.
     unsafe {
         let fd = libc::fileno(stream);
-        io::closing(fd..=fd, || offload(caller, || with_error(real(stream))))
+        io::closing(fd..=fd, || offload_alone(caller, || with_error(real(stream))))
     }
 }
 

@@ -4,7 +4,7 @@
 //! socket non-blocking around the one system call that begins the connection. `accept` leaves its listener alone, which other
 //! processes may share: the kernel's [`ring`] accepts without blocking.
 
-use super::retry::{self, Answer, Caller, Limit, answer, is_nonblocking, is_ready, try_again};
+use super::retry::{self, Answer, Caller, Limit, answer, is_nonblocking, is_ready, try_file_again};
 use super::ring;
 use super::transfer::socket_option;
 use crate::clock;
@@ -38,6 +38,7 @@ pub(super) unsafe fn connect(caller: Caller, fd: c_int, address: *const sockaddr
         unsafe { syscall!(SYS_fcntl, fd, libc::F_SETFL, flags) };
         result
     };
+    let file = io::identify(fd);
     let result = io::exclusively(fd, softly);
     let own = retry::deadline(fd, libc::SO_SNDTIMEO);
     let common = clock::now().saturating_add(CONNECT_TIMEOUT.load(Relaxed));
@@ -60,7 +61,7 @@ pub(super) unsafe fn connect(caller: Caller, fd: c_int, address: *const sockaddr
             })
         }
         // The queue of a local socket is full, and nothing will say when it is not.
-        libc::EAGAIN => return try_again(caller, deadline, &mut || io::exclusively(fd, softly)),
+        libc::EAGAIN => return try_file_again(caller, file, deadline, &mut { softly }),
         _ => return answer(result),
     };
     match verdict {
@@ -166,7 +167,7 @@ pub(super) unsafe fn accept4(
         false => answer(first),
     };
     if let Ok(accepted) = result {
-        io::note_kind(accepted as RawFd, Kind::Socket);
+        io::note_new(accepted as RawFd, Kind::Socket);
     }
     result
 }

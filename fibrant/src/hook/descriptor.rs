@@ -5,12 +5,17 @@
 
 use super::file::{last_error, with_error};
 use super::real::Real;
-use super::retry::{Answer, Caller, answer, try_again, would_block};
+use super::retry::{Answer, Caller, answer, try_file_again, would_block};
+use super::stream::TCP_ULP;
 use super::table::Hook;
-use crate::io::{self, Event, Kind};
+use crate::io::{self, Event, Kind, Options, Stream};
 use crate::scheduler::Worker;
 use crate::sys::{self, syscall};
 use libc::{FILE, c_int, c_uint, c_ulong};
+
+/// The names that the options of time have where times of 64 bits are not the usual ones; here they mean the same.
+const SO_RCVTIMEO_NEW: c_int = 66;
+const SO_SNDTIMEO_NEW: c_int = 67;
 
 /// # Safety
 /// As `close`.
@@ -74,8 +79,24 @@ pub(super) unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> Answer
     };
     let softly = match command {
         // A connect that is under way may have changed the flags for a moment.
-        libc::F_GETFL | libc::F_SETFL if fd >= 0 && io::is_known(fd) => {
-            return answer_of(io::exclusively(fd, || call(command)));
+        libc::F_GETFL | libc::F_SETFL => {
+            let call = || {
+                if fd >= 0 && io::is_known(fd) {
+                    io::exclusively(fd, || call(command))
+                } else {
+                    call(command)
+                }
+            };
+            return answer_of(if command == libc::F_SETFL {
+                Options::changing(call)
+            } else {
+                call()
+            });
+        }
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            let copy = answer_of(call(command))?;
+            io::note_new(copy as c_int, Kind::Unknown);
+            return Ok(copy);
         }
         libc::F_SETLKW => libc::F_SETLK,
         libc::F_OFD_SETLKW => libc::F_OFD_SETLK,
@@ -89,12 +110,14 @@ pub(super) unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> Answer
         result if result == -(libc::EACCES as isize) => -(libc::EAGAIN as isize),
         result => result,
     };
+    let generation = io::generation(fd);
     let result = attempt();
     if !would_block(result) {
         return answer_of(result);
     }
     let hook = Hook::fcntl;
-    try_again(Caller { worker, hook }, crate::clock::NEVER, &mut attempt)
+    let caller = Caller { worker, hook };
+    try_file_again(caller, (fd, generation), crate::clock::NEVER, &mut attempt)
 }
 
 /// A result of `fcntl`: numbers below -4095 are none of its errors.
@@ -113,11 +136,17 @@ fn answer_of(result: isize) -> Answer {
 pub(super) unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> Answer {
     // SAFETY: the arguments are the caller's.
     let call = || answer(unsafe { syscall!(SYS_ioctl, fd, request, argument) });
-    if request == libc::FIONBIO && fd >= 0 && io::is_known(fd) {
-        // A connect that is under way may have changed the flag for a moment.
-        return io::exclusively(fd, call);
+    if request != libc::FIONBIO {
+        return call();
     }
-    call()
+    Options::changing(|| {
+        if fd >= 0 && io::is_known(fd) {
+            // A connect that is under way may have changed the flag for a moment.
+            io::exclusively(fd, call)
+        } else {
+            call()
+        }
+    })
 }
 
 /// # Safety
@@ -158,7 +187,7 @@ pub(super) unsafe fn fclose(stream: *mut FILE) -> Answer {
 pub(super) unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Answer {
     // SAFETY: makes a descriptor.
     let fd = answer(unsafe { syscall!(SYS_socket, domain, kind, protocol) })?;
-    io::note_kind(fd as c_int, Kind::Socket);
+    io::note_new(fd as c_int, Kind::Socket);
     Ok(fd)
 }
 
@@ -169,8 +198,8 @@ pub(super) unsafe fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pai
     answer(unsafe { syscall!(SYS_socketpair, domain, kind, protocol, pair) })?;
     // SAFETY: two descriptors have been written there.
     unsafe {
-        io::note_kind(*pair, Kind::Socket);
-        io::note_kind(*pair.add(1), Kind::Socket);
+        io::note_new(*pair, Kind::Socket);
+        io::note_new(*pair.add(1), Kind::Socket);
     }
     Ok(0)
 }
@@ -205,7 +234,9 @@ pub(super) unsafe fn getsockopt(
 /// As `dup`.
 pub(super) unsafe fn dup(fd: c_int) -> Answer {
     // SAFETY: makes a descriptor.
-    answer(unsafe { syscall!(SYS_dup, fd) })
+    let copy = answer(unsafe { syscall!(SYS_dup, fd) })?;
+    io::note_new(copy as c_int, Kind::Unknown);
+    Ok(copy)
 }
 
 /// # Safety
@@ -221,14 +252,25 @@ pub(super) unsafe fn setsockopt(
         super::transfer::HAS_LOW_WATER_MARKS.store(true, std::sync::atomic::Ordering::Relaxed);
     }
     // SAFETY: the arguments are the caller's.
-    let result = answer(unsafe { syscall!(SYS_setsockopt, fd, level, name, value, size) })?;
+    let call = || answer(unsafe { syscall!(SYS_setsockopt, fd, level, name, value, size) });
     let event = match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => Event::READ,
-        (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => Event::WRITE,
-        _ => return Ok(result),
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => Event::READ,
+        (libc::SOL_SOCKET, libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW) => Event::WRITE,
+        (libc::IPPROTO_TCP, TCP_ULP) => {
+            let generation = io::generation(fd);
+            let result = call()?;
+            if io::is_known(fd) {
+                Stream::introduce(fd, generation, false); // another protocol divides it from now on
+            }
+            return Ok(result);
+        }
+        _ => return call(),
     };
-    // SAFETY: the kernel has taken it for a time.
-    let is_negative = unsafe { value.cast::<libc::timeval>().read_unaligned() }.tv_sec < 0;
-    io::note_impatient(fd, event, is_negative);
-    Ok(result)
+    Options::changing(|| {
+        let result = call()?;
+        // SAFETY: the kernel has taken it for a time.
+        let is_negative = unsafe { value.cast::<libc::timeval>().read_unaligned() }.tv_sec < 0;
+        io::note_impatient(fd, event, is_negative);
+        Ok(result)
+    })
 }

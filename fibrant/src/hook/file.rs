@@ -2,12 +2,16 @@
 //! because whoever has it may be a fiber that needs such a thread.
 
 use super::real::Real;
-use super::retry::{Answer, Caller, answer, try_again, would_block};
-use super::transfer::Rest;
+use super::retry::{Answer, Caller, answer, try_again, try_file_again, would_block};
+use super::transfer::{self, Rest, is_file};
 use crate::clock;
+use crate::io;
 use crate::scheduler;
 use crate::sys::syscall;
 use libc::{c_char, c_int, c_void, iovec, mode_t, off_t, size_t};
+
+/// Stands for the position that a file has by itself.
+const OWN_POSITION: off_t = -1;
 
 /// Makes a call on a real thread while the fiber waits for it.
 ///
@@ -19,6 +23,17 @@ pub(super) unsafe fn offload(caller: Caller, call: impl Fn() -> isize) -> Answer
     let result = caller.parking(|| unsafe { scheduler::offload(caller.worker, &call) });
     // Without a thread to be had, it blocks the worker: late, but right.
     answer(result.unwrap_or_else(|_| call()))
+}
+
+/// The same for a call that another fiber may have to end, who may need a real thread for that: it has one of its own.
+///
+/// # Safety
+/// As `offload`.
+pub(super) unsafe fn offload_alone(caller: Caller, call: impl Fn() -> isize) -> Answer {
+    caller.count().offloads.increment();
+    // SAFETY: the caller's promise.
+    let result = caller.parking(|| unsafe { scheduler::offload_alone(caller.worker, &call) });
+    answer(result.unwrap_or_else(|_| call())) // as above
 }
 
 pub(super) unsafe fn fsync(caller: Caller, fd: c_int) -> Answer {
@@ -34,12 +49,13 @@ pub(super) unsafe fn fdatasync(caller: Caller, fd: c_int) -> Answer {
 pub(super) unsafe fn flock(caller: Caller, fd: c_int, operation: c_int) -> Answer {
     // SAFETY: numbers.
     let mut call = || unsafe { syscall!(SYS_flock, fd, operation | libc::LOCK_NB) };
+    let generation = io::generation(fd);
     let result = call();
     if operation & libc::LOCK_NB != 0 || result != -(libc::EWOULDBLOCK as isize) {
         return answer(result);
     }
     caller.count().would_block.increment();
-    try_again(caller, clock::NEVER, &mut call)
+    try_file_again(caller, (fd, generation), clock::NEVER, &mut call)
 }
 
 /// Goes on with a read of a file whose first try, which does not wait for the disk, has given this: only a part was in memory, or
@@ -128,15 +144,20 @@ pub(super) unsafe fn preadv2(
     if flags & libc::RWF_NOWAIT != 0 {
         return answer(call(list, count as usize, offset, flags));
     }
-    if offset == -1 && flags == 0 {
+    if offset == OWN_POSITION && flags == 0 {
         // SAFETY: the caller's promise.
         return unsafe { super::transfer::readv(caller, fd, list, count) };
     }
+    // The file's own position moves by itself.
+    let position = |done: usize| match offset {
+        OWN_POSITION => OWN_POSITION,
+        offset => offset + done as off_t,
+    };
     let softly = |list: &[iovec], done: usize| {
         call(
             list.as_ptr(),
             list.len(),
-            offset + done as off_t,
+            position(done),
             flags | libc::RWF_NOWAIT,
         )
     };
@@ -144,18 +165,9 @@ pub(super) unsafe fn preadv2(
         if flags == 0 {
             // Old kernels know this one.
             // SAFETY: as above.
-            return unsafe {
-                syscall!(
-                    SYS_preadv,
-                    fd,
-                    list.as_ptr(),
-                    list.len(),
-                    offset + done as off_t,
-                    0
-                )
-            };
+            return unsafe { syscall!(SYS_preadv, fd, list.as_ptr(), list.len(), position(done), 0) };
         }
-        call(list.as_ptr(), list.len(), offset + done as off_t, flags)
+        call(list.as_ptr(), list.len(), position(done), flags)
     };
     if list.is_null() || !(1..=libc::UIO_MAXIOV).contains(&count) {
         return answer(call(list, count as usize, offset, flags));
@@ -166,8 +178,10 @@ pub(super) unsafe fn preadv2(
     if matches!(-result as i32, libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS) {
         return answer(plainly(list, 0));
     }
-    let total = list.iter().map(|buffer| buffer.iov_len).sum::<usize>();
-    if result == total as isize || result == 0 {
+    let total = transfer::total(list);
+    // What is no file on a disk has no more than it gave.
+    let is_complete = result > 0 && offset == OWN_POSITION && !is_file(fd);
+    if result == total as isize || result == 0 || is_complete {
         return Ok(result);
     }
     // SAFETY: the buffers are the caller's, who waits.
@@ -194,12 +208,13 @@ pub(super) unsafe fn lockf(caller: Caller, fd: c_int, command: c_int, length: of
         result if result == -(libc::EACCES as isize) => -(libc::EAGAIN as isize),
         result => result,
     };
+    let generation = io::generation(fd);
     let result = attempt();
     if !would_block(result) {
         return answer(result);
     }
     caller.count().would_block.increment();
-    try_again(caller, clock::NEVER, &mut attempt)
+    try_file_again(caller, (fd, generation), clock::NEVER, &mut attempt)
 }
 
 /// Opens a named pipe: that waits for somebody at the other end. Everything else is opened as it is.
@@ -222,7 +237,7 @@ pub(super) unsafe fn openat(
     }
     if flags & libc::O_ACCMODE == libc::O_RDONLY {
         // SAFETY: the path is the caller's, who waits.
-        return unsafe { offload(caller, || open(flags)) };
+        return unsafe { offload_alone(caller, || open(flags)) };
     }
     // A writer can ask whether there is a reader. Nobody knows of the descriptor yet, so its flag may be put right afterwards.
     let mut attempt = || match open(flags | libc::O_NONBLOCK) {

@@ -27,7 +27,7 @@
 //! [`Builder::hooks`](crate::runtime::Builder::hooks) for a runtime, and `FIBRANT=hooks=off` for the process.
 
 // Inside: `table` has every name once; `real` finds the functions behind them; `retry` is the one loop that waits; the others
-// emulate: `transfer` (bytes), `batch` (several messages), `copy` (from one descriptor to another), `connection` (with `ring`, which
+// emulate: `transfer` (bytes; `stream`: from a TCP stream, with the fewest calls), `batch` (several messages), `copy` (from one descriptor to another), `connection` (with `ring`, which
 // accepts without blocking), `readiness`, `descriptor` (who closes tells those who wait), `time`, `file`, `names`, `child`, `signal`
 // (which also knows whether a handler runs), `thread` (what takes a fiber for a thread), `raw` (calls by number), `futex`, and the C
 // library's locks: `lock`, `condition`, `barrier` (and what is done once), `c11`, with `layout`, which knows what they look like. The
@@ -52,6 +52,7 @@ mod real;
 mod retry;
 mod ring;
 mod signal;
+mod stream;
 mod table;
 mod thread;
 mod time;

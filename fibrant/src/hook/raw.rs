@@ -5,8 +5,9 @@
 //! happens to be in their places, as with the C library's own function.
 
 use super::futex;
-use super::retry::Answer;
-use super::table;
+use super::retry::{Answer, Caller};
+use super::signal;
+use super::table::{self, Hook};
 use crate::fiber::Thread;
 use crate::scheduler::Worker;
 use crate::sys;
@@ -95,10 +96,10 @@ unsafe fn by_name(number: c_long, arguments: [usize; 6]) -> Answer {
         SYS_getsockopt => getsockopt(0, 1, 2, 3, 4);
         SYS_setsockopt => setsockopt(0, 1, 2, 3, 4);
     }
-    if Worker::of_hooked_fiber().is_none() {
+    let Some(worker) = Worker::of_hooked_fiber() else {
         // SAFETY: the arguments are the caller's.
         return unsafe { in_kernel(number, arguments) };
-    }
+    };
     routes! { number, arguments;
         SYS_read => read(0, 1, 2);
         SYS_readv => readv(0, 1, 2);
@@ -129,7 +130,6 @@ unsafe fn by_name(number: c_long, arguments: [usize; 6]) -> Answer {
         SYS_nanosleep => nanosleep(0, 1);
         SYS_sched_yield => sched_yield();
         #[cfg(target_arch = "x86_64")] SYS_pause => pause();
-        SYS_rt_sigtimedwait => sigtimedwait(0, 1, 2);
         SYS_rt_sigsuspend => sigsuspend(0);
         #[cfg(target_arch = "x86_64")] SYS_open => open(0, 1, 2);
         SYS_openat => openat(0, 1, 2, 3);
@@ -148,6 +148,15 @@ unsafe fn by_name(number: c_long, arguments: [usize; 6]) -> Answer {
             }
             // What the function does not ask for, the kernel alone can tell.
             libc::SYS_waitid if e == 0 => Ok(table::waitid(a as _, b as _, c as _, d as c_int) as isize),
+            // The function does not tell everything that the kernel does.
+            libc::SYS_rt_sigtimedwait => {
+                let caller = Caller {
+                    worker,
+                    hook: Hook::sigtimedwait,
+                };
+                caller.count().calls.increment();
+                signal::wait_for_signal(caller, a as _, b as _, c as _)
+            }
             // The function gives the error's number.
             libc::SYS_clock_nanosleep => match table::clock_nanosleep(a as _, b as c_int, c as _, d as _) {
                 0 => Ok(0),

@@ -14,6 +14,12 @@ use std::os::fd::RawFd;
 const EDGES: c_short =
     libc::POLLIN | libc::POLLPRI | libc::POLLOUT | libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP;
 
+/// What is reported whether it is asked for or not.
+const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+
+/// What those wait for who read and write, too.
+const PLAIN: c_short = libc::POLLIN | libc::POLLRDNORM | libc::POLLOUT | libc::POLLWRNORM | ALWAYS;
+
 /// What one of these calls waits for in the kernel's terms, in ours.
 fn event_of(events: c_short) -> Event {
     let mut event = Event::default();
@@ -23,6 +29,11 @@ fn event_of(events: c_short) -> Event {
     // Errors and hang-ups are always asked for, and come with input.
     if event.is_empty() || events & !(libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND) != 0 {
         event |= Event::READ;
+    }
+    // Those who read are not woken by this alone, or wake up in vain.
+    let is_plain = events & !PLAIN == 0 && events & (PLAIN & !ALWAYS) != 0;
+    if !is_plain {
+        event |= Event::ANYTHING;
     }
     event
 }
@@ -89,11 +100,17 @@ fn wait_and_look(
     io::watch(caller.worker, targets, |watch| {
         loop {
             let waited = caller.wait(watch, deadline);
+            // Before it looks: what an epoll has told once, it may not tell again.
+            if let Err(error) = waited
+                && error != libc::EAGAIN
+                && error != libc::EBADF
+            {
+                return Err(error);
+            }
             let result = look(watch.edge());
             match waited {
                 // One of several was closed: a look tells which, unless the number is another file's by now, or its own still.
                 Err(libc::EBADF) if result == 0 => return closed(watch),
-                Err(error) if error != libc::EAGAIN && error != libc::EBADF => return Err(error),
                 _ if result != 0 || clock::now() >= deadline => return answer(result),
                 // As libco has it: a coroutine that is resumed by hand has found nothing.
                 _ if caller.worker.was_resumed_by_hand() => return answer(result),
@@ -140,6 +157,9 @@ unsafe fn poll_until(caller: Caller, descriptors: *mut pollfd, count: nfds_t, de
     let result = look(0);
     // A coroutine that asks for time goes back to its resumer, however short it is: libco's programs count on that.
     let is_over = || deadline == 0 || !caller.worker.is_event_loop && clock::now() >= deadline;
+    if result > 0 && deadline != 0 {
+        caller.found(None);
+    }
     if result != 0 || is_over() {
         return answer(result);
     }
@@ -227,31 +247,68 @@ pub(super) unsafe fn ppoll(
     unsafe { poll_until(caller, descriptors, count, deadline(time)?) }
 }
 
-/// The bits of a set of descriptors.
+/// The bits of a word of a set of descriptors, and such a set.
 const BITS: usize = libc::c_ulong::BITS as usize;
+type Words = Vec<libc::c_ulong>;
 
-/// # Safety
-/// The sets are null or have room for so many descriptors.
-unsafe fn select_until(caller: Caller, count: c_int, sets: [*mut fd_set; 3], deadline: u64) -> Answer {
-    if count < 0 {
-        return Err(libc::EINVAL);
-    }
-    let words = (count as usize).div_ceil(BITS);
-    let copy = |set: *mut fd_set| -> Vec<libc::c_ulong> {
-        if set.is_null() {
-            return Vec::new();
-        }
-        // SAFETY: the caller's promise.
-        unsafe { std::slice::from_raw_parts(set.cast::<libc::c_ulong>(), words) }.to_vec()
+/// Asks the kernel, without waiting. It leaves in the sets what is ready.
+fn select_now(count: usize, sets: &mut [Words; 3]) -> isize {
+    let [read, write, except] = sets.each_mut().map(|set| match set.len() {
+        0 => std::ptr::null_mut(),
+        _ => set.as_mut_ptr(),
+    });
+    let mut none = timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
     };
-    let asked = sets.map(copy);
+    // SAFETY: a set that is not null has a bit for each of so many descriptors; the time is a local variable.
+    unsafe { syscall!(SYS_pselect6, count, read, write, except, &raw mut none, 0) }
+}
+
+/// How many words of the sets the kernel looks at, if it is told that there are so many descriptors: it leaves those alone for which the
+/// process's table of descriptors has no room yet, and sets may end there.
+fn words_looked_at(count: usize) -> usize {
+    let words = count.div_ceil(BITS);
+    if count <= libc::FD_SETSIZE {
+        return words; // a whole set is at least as large
+    }
+    let is_looked_at = |index: usize| {
+        let mut set = vec![0; index + 1];
+        set[index] = 1;
+        let mut sets = [Words::new(), Words::new(), set];
+        // It says that the descriptor is not open, or is ready, or takes it out because it is not.
+        select_now(index * BITS + 1, &mut sets) != 0 || sets[2][index] == 0
+    };
+    let mut step = libc::FD_SETSIZE / BITS;
+    while step < words && is_looked_at(step) {
+        step *= 2;
+    }
+    // Now the table ends before this word, or there are not so many. Nobody makes it smaller.
+    let (mut least, mut most) = (0, step.min(words));
+    while least < most {
+        let middle = least.midpoint(most);
+        if is_looked_at(middle) {
+            least = middle + 1;
+        } else {
+            most = middle;
+        }
+    }
+    least
+}
+
+/// The descriptors to wait for, after a look in vain has taken out of the sets all those that the kernel has looked at.
+fn targets_of_sets(asked: &[Words; 3], left: &[Words; 3]) -> Vec<(RawFd, Event)> {
+    let words = asked.iter().map(Vec::len).max().unwrap_or(0);
     let mut targets = Vec::new();
-    for fd in 0..count as usize {
-        let is_in = |set: &Vec<libc::c_ulong>| {
+    for fd in 0..words * BITS {
+        let is_in = |set: &Words| {
             set.get(fd / BITS)
                 .is_some_and(|word| word >> (fd % BITS) & 1 == 1)
         };
-        let (read, write, except) = (is_in(&asked[0]), is_in(&asked[1]), is_in(&asked[2]));
+        if left.iter().any(is_in) {
+            continue;
+        }
+        let [read, write, except] = asked.each_ref().map(is_in);
         let mut event = Event::default();
         if read || except {
             event |= Event::READ;
@@ -259,30 +316,47 @@ unsafe fn select_until(caller: Caller, count: c_int, sets: [*mut fd_set; 3], dea
         if write {
             event |= Event::WRITE;
         }
+        if except {
+            event |= Event::ANYTHING;
+        }
         if !event.is_empty() {
             targets.push((fd as RawFd, event));
         }
     }
-    look_until(
-        caller,
-        &targets,
-        deadline,
-        |_| {
-            for (set, asked) in sets.iter().zip(&asked) {
-                if !set.is_null() {
-                    // SAFETY: as above.
-                    unsafe { std::ptr::copy_nonoverlapping(asked.as_ptr(), set.cast(), words) };
-                }
-            }
-            let mut none = timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
+    targets
+}
+
+/// # Safety
+/// The sets are null or have room for so many descriptors, as far as the kernel looks at them.
+unsafe fn select_until(caller: Caller, count: c_int, sets: [*mut fd_set; 3], deadline: u64) -> Answer {
+    let count = usize::try_from(count).map_err(|_| libc::EINVAL)?;
+    let words = words_looked_at(count);
+    let count = count.min(words * BITS);
+    let asked = sets.map(|set| match set.is_null() {
+        true => Words::new(),
+        // SAFETY: the caller's promise.
+        false => unsafe { std::slice::from_raw_parts(set.cast::<libc::c_ulong>(), words) }.to_vec(),
+    });
+    // The kernel looks at sets of ours: the caller's are written to at the end, and not at all if the call fails.
+    let mut found = asked.clone();
+    let result = match select_now(count, &mut found) {
+        0 if clock::now() < deadline => {
+            let targets = targets_of_sets(&asked, &found);
+            let mut look = |_| {
+                found.clone_from(&asked);
+                select_now(count, &mut found)
             };
-            // SAFETY: the sets are the caller's; the time is a local variable.
-            unsafe { syscall!(SYS_pselect6, count, sets[0], sets[1], sets[2], &raw mut none, 0) }
-        },
-        |_| Err(libc::EBADF),
-    )
+            look_again_until(caller, &targets, deadline, &mut look, &|_| Err(libc::EBADF))
+        }
+        result => answer(result),
+    };
+    if result.is_ok() {
+        for (set, found) in sets.iter().zip(&found).filter(|(set, _)| !set.is_null()) {
+            // SAFETY: as above; it has as many words as were read from it.
+            unsafe { std::ptr::copy_nonoverlapping(found.as_ptr(), set.cast(), words) };
+        }
+    }
+    result
 }
 
 /// # Safety
@@ -302,7 +376,7 @@ pub(super) unsafe fn select(
         Some(time) => {
             let nanoseconds = (time.tv_sec as u64)
                 .saturating_mul(1_000_000_000)
-                .saturating_add(time.tv_usec as u64 * 1000);
+                .saturating_add((time.tv_usec as u64).saturating_mul(1000));
             if nanoseconds == 0 {
                 0
             } else {

@@ -24,7 +24,10 @@ use std::os::fd::RawFd;
 /// The first pause before something is tried again, and the longest: nanoseconds.
 const PAUSES: [u64; 2] = [100_000, 20_000_000];
 
-/// The deadline of a call that does not wait.
+/// How long a call waits that does not: nanoseconds.
+pub(super) const NOT_AT_ALL: u64 = 0;
+
+/// The deadline of such a call.
 const AT_ONCE: u64 = 0;
 
 /// What a call gives: its result, or an error's number.
@@ -73,6 +76,9 @@ pub(super) fn retry(
 ) -> Answer {
     let result = attempt();
     if !would_block(result) {
+        if result > 0 && event == Event::READ {
+            caller.found(Some(fd));
+        }
         return answer(result);
     }
     if is_nonblocking(fd) {
@@ -117,13 +123,42 @@ pub(super) fn try_again(caller: Caller, deadline: u64, call: &mut dyn FnMut() ->
     }
 }
 
+/// The same for a call on a descriptor that was tried, and stood for the file with this [`generation`](io::generation) before: if it
+/// stands for another one by now, `EBADF`. Nobody else uses the descriptor exclusively during a call.
+pub(super) fn try_file_again(
+    caller: Caller,
+    file: (RawFd, u32),
+    deadline: u64,
+    call: &mut dyn FnMut() -> isize,
+) -> Answer {
+    io::identify(file.0); // now it is noticed if somebody closes it during a pause
+    try_again(caller, deadline, &mut || io::on_same_file(file, &mut *call))
+}
+
 impl Caller {
     /// The counters of the call.
     pub(super) fn count(&self) -> &crate::stats::HookCounters {
         &self.worker.thread().counters.hooks[self.hook as usize]
     }
 
+    /// The call has found something without waiting. In libco it would have gone back to the event loop all the same, unless the user had made
+    /// the descriptor non-blocking, and programs count on others having their turn meanwhile: here a coroutine does so now and then.
+    #[inline(always)]
+    pub(super) fn found(&self, fd: Option<RawFd>) {
+        if self.worker.is_event_loop && self.worker.note_ready_call() {
+            self.let_others_run(fd);
+        }
+    }
+
+    #[cold]
+    fn let_others_run(&self, fd: Option<RawFd>) {
+        if !fd.is_some_and(is_nonblocking) {
+            self.worker.yield_now();
+        }
+    }
+
     /// Calls `wait`, in which the fiber waits: meanwhile dumps show the call.
+    #[inline(always)]
     pub(super) fn parking<R>(&self, wait: impl FnOnce() -> R) -> R {
         self.worker.set_call(Some(&NAMES[self.hook as usize]));
         let result = wait();
@@ -161,20 +196,37 @@ impl Caller {
             return Err(libc::EAGAIN);
         }
         loop {
-            self.wait(watch, deadline)?;
-            let result = watch.attempt(attempt)?;
-            if !would_block(result) {
+            let is_over = match self.listen(watch, deadline) {
+                // Perhaps the worker was busy, and something has come in time: so there is a last try.
+                Err(libc::EAGAIN) => true,
+                heard => {
+                    debug_assert!(heard != Ok(false), "nothing is believed here");
+                    heard.map(|_| false)?
+                }
+            };
+            let result = watch.attempt(&mut *attempt)?;
+            if is_over || !would_block(result) {
                 return answer(result);
             }
         }
     }
 
     /// Waits for a round, at most until then. An error if there is nothing to try again for.
+    #[inline(never)]
     pub(super) fn wait(&self, watch: &io::Watch<'_>, deadline: u64) -> Result<(), i32> {
+        self.listen(watch, deadline)?;
+        watch.check()
+    }
+
+    /// The same for who tries by [`attempt`](io::Watch::attempt), which finds out if the descriptor has been closed. Whether there may be
+    /// something; if not, it is time to make sure of what is believed. `EAGAIN`, if it is time for a last try.
+    #[inline(always)]
+    pub(super) fn listen(&self, watch: &io::Watch<'_>, deadline: u64) -> Result<bool, i32> {
         self.count().parks.increment();
         let round = self.parking(|| watch.wait(deadline, self.worker.hears_interruption()));
         match round.map_err(|error| error.raw_os_error().unwrap_or(libc::EPERM))? {
-            Round::Look => watch.check(),
+            Round::Look => Ok(true),
+            Round::Doubt => Ok(false),
             Round::TimedOut => Err(libc::EAGAIN),
             Round::Ended(error) => Err(error),
             Round::Interrupted(interruption) => {
@@ -205,6 +257,15 @@ pub(super) fn is_nonblocking(fd: RawFd) -> bool {
 
 /// When a call that begins now has to give up, by that option of its socket. Never, if it is none.
 pub(super) fn deadline(fd: RawFd, option: libc::c_int) -> u64 {
+    match patience(fd, option) {
+        NOT_AT_ALL => AT_ONCE,
+        clock::NEVER => clock::NEVER,
+        time => clock::now().saturating_add(time),
+    }
+}
+
+/// How long a call may wait, by that option of its socket: nanoseconds; for ever, if it is none.
+pub(super) fn patience(fd: RawFd, option: libc::c_int) -> u64 {
     let mut time = libc::timeval {
         tv_sec: 0,
         tv_usec: 0,
@@ -231,13 +292,12 @@ pub(super) fn deadline(fd: RawFd, option: libc::c_int) -> u64 {
             Event::READ
         };
         return if io::is_impatient(fd, event) {
-            AT_ONCE
+            NOT_AT_ALL
         } else {
             clock::NEVER
         };
     }
-    let nanoseconds = (time.tv_sec as u64)
+    (time.tv_sec as u64)
         .saturating_mul(1_000_000_000)
-        .saturating_add(time.tv_usec as u64 * 1000);
-    clock::now().saturating_add(nanoseconds)
+        .saturating_add(time.tv_usec as u64 * 1000)
 }

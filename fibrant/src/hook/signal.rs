@@ -8,6 +8,8 @@
 //! done before the runtime starts, because its threads inherit that. The kernel tells with a descriptor when one is pending. `pause`
 //! and `sigsuspend` return when a handler has run, on whatever thread: handlers ring a bell, if somebody listens.
 
+use super::file::with_error;
+use super::real::Real;
 use super::retry::{Answer, Caller, Limit, answer, wait_and_retry};
 use crate::clock;
 use crate::fiber::Thread;
@@ -27,6 +29,9 @@ const SET_SIZE: usize = 8;
 /// The program's own handlers, and whether each asked for `SA_SIGINFO`.
 static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(libc::SIG_DFL) }; SIGNALS];
 static FLAGS: [AtomicI32; SIGNALS] = [const { AtomicI32::new(0) }; SIGNALS];
+
+/// The signals whose handlers, if `signal` installs them, end the calls that they interrupt: a bit for each.
+static ENDING_CALLS: AtomicU64 = AtomicU64::new(0);
 
 /// How many handlers have run to their end.
 static HANDLED: AtomicU64 = AtomicU64::new(0);
@@ -116,15 +121,44 @@ pub(super) unsafe fn sigaction(
 /// # Safety
 /// As `signal`.
 pub(super) unsafe fn signal(signal: c_int, handler: sighandler_t) -> Answer {
+    if handler == libc::SIG_ERR {
+        return Err(libc::EINVAL); // the kernel would take it for a handler
+    }
     // SAFETY: all zero is a value of both.
     let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
     new.sa_sigaction = handler;
-    new.sa_flags = libc::SA_RESTART;
+    new.sa_flags = match ENDING_CALLS.load(Relaxed) & bit(signal) {
+        0 => libc::SA_RESTART,
+        _ => 0,
+    };
     // The signal itself is blocked while it is handled, as the C library has it.
     // SAFETY: changes a local variable, if the number is a signal's.
     unsafe { libc::sigaddset(&mut new.sa_mask, signal) };
     // SAFETY: local variables.
     unsafe { sigaction(signal, &new, &mut old) }.map(|_| old.sa_sigaction as isize)
+}
+
+/// Notes what `signal` has to know from then on: the C library keeps it to itself.
+///
+/// # Safety
+/// As `siginterrupt`.
+pub(super) unsafe fn siginterrupt(signal: c_int, ends_calls: c_int) -> Answer {
+    // SAFETY: it is of this type.
+    static REAL: Real<unsafe extern "C" fn(c_int, c_int) -> c_int> = unsafe { Real::new(c"siginterrupt") };
+    let real = REAL.get().ok_or(libc::ENOSYS)?;
+    // SAFETY: numbers.
+    let result = answer(with_error(unsafe { real(signal, ends_calls) }))?;
+    if ends_calls != 0 {
+        ENDING_CALLS.fetch_or(bit(signal), Relaxed);
+    } else {
+        ENDING_CALLS.fetch_and(!bit(signal), Relaxed);
+    }
+    Ok(result)
+}
+
+/// A signal's bit, if it is one.
+fn bit(signal: c_int) -> u64 {
+    1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0)
 }
 
 /// Calls `f` with a descriptor that is ready when one of these signals is pending.
@@ -148,9 +182,11 @@ unsafe fn with_descriptor(set: *const sigset_t, f: impl FnOnce(RawFd) -> Answer)
     result
 }
 
+/// The kernel's call, of which the functions are made.
+///
 /// # Safety
 /// As `sigtimedwait`.
-pub(super) unsafe fn sigtimedwait(
+pub(super) unsafe fn wait_for_signal(
     caller: Caller,
     set: *const sigset_t,
     information: *mut siginfo_t,
@@ -174,6 +210,27 @@ pub(super) unsafe fn sigtimedwait(
             wait_and_retry(caller, fd, Event::READ, Limit::Until(deadline), &mut attempt)
         })
     }
+}
+
+/// # Safety
+/// As `sigtimedwait`.
+pub(super) unsafe fn sigtimedwait(
+    caller: Caller,
+    set: *const sigset_t,
+    information: *mut siginfo_t,
+    time: *const timespec,
+) -> Answer {
+    // SAFETY: the caller's promise.
+    let result = unsafe { wait_for_signal(caller, set, information, time) };
+    // The C library does not tell that it was sent to one thread.
+    // SAFETY: null or room for it, as the caller promises.
+    if let Some(information) = unsafe { information.as_mut() }
+        && result.is_ok()
+        && information.si_code == libc::SI_TKILL
+    {
+        information.si_code = libc::SI_USER;
+    }
+    result
 }
 
 /// # Safety

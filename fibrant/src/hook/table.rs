@@ -352,6 +352,7 @@ hooks! {
     fiber pause () -> c_int => signal::pause, syscall!(SYS_ppoll, 0, 0, 0, 0, 0);
     fiber sigsuspend (mask: *const sigset_t) -> c_int as __sigsuspend => signal::sigsuspend, syscall!(SYS_rt_sigsuspend, mask, 8);
     everyone sigaction (number: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int => signal::sigaction, ();
+    everyone siginterrupt (number: c_int, ends_calls: c_int) -> c_int => signal::siginterrupt, ();
     everyone signal (number: c_int, handler: sighandler_t) -> sighandler_t as bsd_signal as ssignal => signal::signal, ();
 
     // Files.

@@ -6,7 +6,10 @@
 //!
 //! Some files know no `RWF_NOWAIT` (named pipes, terminals, inotify), nor do old kernels: those are asked with `poll` first.
 
-use super::retry::{self, Answer, Caller, Limit, answer, is_nonblocking, is_ready, try_again, would_block};
+use super::retry::{
+    self, Answer, Caller, Limit, answer, is_nonblocking, is_ready, try_file_again, would_block,
+};
+use super::stream;
 use crate::io::{self, Event, Kind};
 use crate::sys::{self, syscall};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
@@ -64,9 +67,7 @@ impl<'a> Rest<'a> {
     }
 
     pub(super) fn total(&self) -> usize {
-        self.buffers
-            .iter()
-            .fold(0, |sum, buffer| sum.saturating_add(buffer.iov_len))
+        total(self.buffers)
     }
 
     /// Notes that some more bytes have been moved.
@@ -91,6 +92,14 @@ impl<'a> Rest<'a> {
     pub(super) fn list(&self) -> &[iovec] {
         if self.done == 0 { self.buffers } else { &self.left }
     }
+}
+
+/// How long some buffers are together. They may be said to be longer than can be: that is the kernel's to complain about.
+pub(super) fn total(list: &[iovec]) -> usize {
+    let sum = list
+        .iter()
+        .fold(0_usize, |sum, buffer| sum.saturating_add(buffer.iov_len));
+    sum.min(isize::MAX as usize)
 }
 
 /// Whether a result says that this file, or this kernel, cannot be told not to block.
@@ -272,14 +281,30 @@ pub(super) unsafe fn recvfrom(
             )
         }
     };
+    let is_plain = flags == 0 && address.is_null() && length > 0;
+    if is_plain && let Some(known) = stream::of(fd) {
+        // SAFETY: the caller's promise.
+        return unsafe { stream::receive(caller, fd, known, buffer, length) };
+    }
     let generation = io::generation(fd);
+    stream::note_urgent(fd, flags);
     let result = call(buffer, length);
     if flags & NEVER_WAIT != 0 {
         return answer(result);
     }
+    if is_plain
+        && would_block(result)
+        && let Some(met) = stream::introduce(fd, generation)?
+    {
+        // SAFETY: the caller's promise.
+        return unsafe { stream::receive(caller, fd, met, buffer, length) };
+    }
     let is_short = (0..length as isize).contains(&result) && result != 0;
     let goes_on = would_block(result) || (is_short && may_wait_for_more(flags));
     if !goes_on {
+        if result > 0 {
+            caller.found(Some(fd));
+        }
         return answer(result);
     }
     // SAFETY: one buffer, a local variable.
@@ -326,8 +351,11 @@ fn finish_receiving(
         let mut seen = 0;
         let answer = retry::retry(caller, fd, Event::READ, RECEIVE, || {
             let result = first.take().unwrap_or_else(|| attempt(list));
-            if result <= 0 || result as usize >= target || has_ended(fd) {
+            if result <= 0 || result as usize >= target {
                 return result;
+            }
+            if has_ended(fd) {
+                return attempt(list); // more may have come just before the end
             }
             seen = result;
             -(libc::EAGAIN as isize)
@@ -368,6 +396,13 @@ pub(super) unsafe fn recv(
     length: size_t,
     flags: c_int,
 ) -> Answer {
+    if flags == 0
+        && length > 0
+        && let Some(known) = stream::of(fd)
+    {
+        // SAFETY: the caller's promise.
+        return unsafe { stream::receive(caller, fd, known, buffer, length) };
+    }
     // SAFETY: the caller's promise.
     unsafe {
         recvfrom(
@@ -394,6 +429,7 @@ pub(super) unsafe fn recvmsg(caller: Caller, fd: c_int, message: *mut msghdr, fl
     let call =
         |message: *mut msghdr| unsafe { syscall!(SYS_recvmsg, fd, message, flags | libc::MSG_DONTWAIT) };
     let generation = io::generation(fd);
+    stream::note_urgent(fd, flags);
     let result = call(message);
     if flags & NEVER_WAIT != 0 {
         return answer(result);
@@ -515,7 +551,7 @@ unsafe fn read_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) -
         }
         return ask_first(caller, fd, Event::READ, || plainly(list));
     }
-    let total: usize = list.iter().map(|buffer| buffer.iov_len).sum();
+    let total = total(list);
     let is_short = result > 0 && (result as usize) < total;
     if !would_block(result) && !is_short {
         return answer(result);
@@ -612,6 +648,16 @@ pub(super) unsafe fn sendto(
     };
     let generation = io::generation(fd);
     let result = call(buffer, length);
+    if connects(fd, flags, address, result) {
+        // SAFETY: the address is the caller's.
+        unsafe { finish_connecting(caller, (fd, generation), address, size) }?;
+        let sent = result.max(0) as usize;
+        let (rest, flags) = (buffer.wrapping_byte_add(sent), flags & !libc::MSG_FASTOPEN);
+        return and_more(sent, || {
+            // SAFETY: the rest of the caller's buffer.
+            unsafe { send(caller, fd, rest, length - sent, flags) }
+        });
+    }
     if flags & libc::MSG_DONTWAIT != 0 || result == length as isize {
         return answer(result);
     }
@@ -645,6 +691,29 @@ pub(super) unsafe fn sendmsg(caller: Caller, fd: c_int, message: *const msghdr, 
         |message: *const msghdr| unsafe { syscall!(SYS_sendmsg, fd, message, flags | libc::MSG_DONTWAIT) };
     let generation = io::generation(fd);
     let result = call(message);
+    if flags & libc::MSG_FASTOPEN != 0
+        && (result >= 0 || result == -(libc::EINPROGRESS as isize))
+        // SAFETY: the kernel has taken the message, so there is one.
+        && let Some(own) = unsafe { message.as_ref() }
+        && connects(fd, flags, own.msg_name.cast(), result)
+    {
+        // SAFETY: the address is the caller's.
+        unsafe { finish_connecting(caller, (fd, generation), own.msg_name.cast(), own.msg_namelen) }?;
+        // SAFETY: it has as many buffers as it says.
+        let mut rest = unsafe { Rest::of(own) };
+        let (sent, mut part) = (result.max(0) as usize, *own);
+        (part.msg_name, part.msg_namelen) = (std::ptr::null_mut(), 0);
+        if sent > 0 {
+            rest.advance(sent);
+            // The ancillary data went with the first bytes.
+            (part.msg_control, part.msg_controllen) = (std::ptr::null_mut(), 0);
+        }
+        (part.msg_iov, part.msg_iovlen) = (rest.list().as_ptr().cast_mut(), rest.list().len() as _);
+        return and_more(sent, || {
+            // SAFETY: the rest of the caller's message.
+            unsafe { sendmsg(caller, fd, &part, flags & !libc::MSG_FASTOPEN) }
+        });
+    }
     if flags & libc::MSG_DONTWAIT != 0 || (result < 0 && !would_block(result)) {
         return answer(result);
     }
@@ -655,8 +724,7 @@ pub(super) unsafe fn sendmsg(caller: Caller, fd: c_int, message: *const msghdr, 
             Rest::new((*message).msg_iov, (*message).msg_iovlen as _).buffers,
         )
     };
-    let total = list.iter().map(|buffer| buffer.iov_len).sum::<usize>();
-    if result == total as isize {
+    if result == total(list) as isize {
         return Ok(result);
     }
     finish_sending(caller, (fd, generation), list, result, &mut |left| {
@@ -670,6 +738,45 @@ pub(super) unsafe fn sendmsg(caller: Caller, fd: c_int, message: *const msghdr, 
         }
         call(&part)
     })
+}
+
+/// Whether a sending call whose first try has given this has begun to connect its socket, and is to wait until that is done.
+#[inline]
+fn connects(fd: RawFd, flags: c_int, address: *const sockaddr, first: isize) -> bool {
+    if flags & libc::MSG_FASTOPEN == 0 || flags & libc::MSG_DONTWAIT != 0 || address.is_null() {
+        return false;
+    }
+    (first == -(libc::EINPROGRESS as isize) || (first >= 0 && is_stream(fd))) && !is_nonblocking(fd)
+}
+
+/// Waits until a socket whose connection has begun is connected.
+///
+/// # Safety
+/// As `connect`.
+unsafe fn finish_connecting(
+    caller: Caller,
+    file: (RawFd, u32),
+    address: *const sockaddr,
+    size: socklen_t,
+) -> Answer {
+    // SAFETY: the caller's promise.
+    match unsafe { super::connection::connect(caller, file.0, address, size) } {
+        // It has been connected meanwhile.
+        Ok(_) | Err(libc::EISCONN) => answer(io::on_same_file(file, || 0)),
+        // Its time is up.
+        Err(libc::EALREADY) => Err(libc::EINPROGRESS),
+        Err(error) => Err(error),
+    }
+}
+
+/// What a call has moved that goes on after so many bytes.
+fn and_more(done: usize, go_on: impl FnOnce() -> Answer) -> Answer {
+    match go_on() {
+        Ok(more) => Ok(done as isize + more),
+        // What has been moved counts; the error comes again.
+        Err(_) if done > 0 => Ok(done as isize),
+        Err(error) => Err(error),
+    }
 }
 
 /// Goes on with a sending call whose first try has given this.
@@ -687,7 +794,7 @@ fn finish_sending(
     if would_block(first) && is_ready(fd, Event::WRITE) && !is_stream_or_pipe(fd) && !is_nonblocking(fd) {
         // There is room here, but not where it is to go: a local socket that reads too slowly, and nothing says when it has read.
         let deadline = retry::deadline(fd, libc::SO_SNDTIMEO);
-        return try_again(caller, deadline, &mut || attempt(list));
+        return try_file_again(caller, (fd, generation), deadline, &mut || attempt(list));
     }
     let mut rest = Rest {
         buffers: list,
@@ -763,7 +870,7 @@ unsafe fn write_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) 
     if is_locked_output(caller, fd) {
         return answer(plainly(list));
     }
-    let total = list.iter().map(|buffer| buffer.iov_len).sum::<usize>();
+    let total = total(list);
     if total == 0 {
         if vectored {
             return answer(plainly(list)); // moves nothing, but says if something is wrong
@@ -818,7 +925,7 @@ unsafe fn write_list(caller: Caller, fd: c_int, list: &[iovec], vectored: bool) 
         if result > 0 {
             rest.advance(result as usize);
         }
-        return answer(plainly(rest.list())).map(|written| written + rest.done as isize);
+        return and_more(rest.done, || answer(plainly(rest.list())));
     }
     finish_sending(caller, (fd, generation), list, result, &mut |list| softly(list))
 }
@@ -832,13 +939,11 @@ fn write_in_pieces(caller: Caller, fd: RawFd, list: &[iovec]) -> Answer {
     };
     let total = rest.total();
     while rest.done < total {
-        let Some(first) = rest.list().iter().find(|buffer| buffer.iov_len > 0).copied() else {
-            break;
-        };
-        let piece = first.iov_len.min(ATOMIC);
+        // In one call, of however many buffers: then nobody else's bytes come in between.
+        let piece = beginning(rest.list(), ATOMIC);
         let written = ask_first(caller, fd, Event::WRITE, || {
-            // SAFETY: a part of a buffer of the caller's.
-            unsafe { syscall!(SYS_write, fd, first.iov_base, piece) }
+            // SAFETY: parts of buffers of the caller's.
+            unsafe { syscall!(SYS_writev, fd, piece.as_ptr(), piece.len()) }
         });
         match written {
             Ok(0) => break,
@@ -848,4 +953,22 @@ fn write_in_pieces(caller: Caller, fd: RawFd, list: &[iovec]) -> Answer {
         }
     }
     Ok(rest.done as ssize_t)
+}
+
+/// The first so many bytes of some buffers.
+fn beginning(list: &[iovec], length: usize) -> Vec<iovec> {
+    let mut room = length;
+    let mut parts = Vec::new();
+    for buffer in list {
+        if room == 0 {
+            break;
+        }
+        let part = buffer.iov_len.min(room);
+        room -= part;
+        parts.push(iovec {
+            iov_base: buffer.iov_base,
+            iov_len: part,
+        });
+    }
+    parts
 }

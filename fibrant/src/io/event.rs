@@ -30,6 +30,10 @@ impl Event {
     /// ```
     pub const WRITE: Event = Event(2);
 
+    /// Not a direction: who waits asks for something else than input, or room, alone. It is told of every edge, and takes nothing that
+    /// others wait for. Users never see it.
+    pub(crate) const ANYTHING: Event = Event(4);
+
     /// Whether all of `other` is in it.
     ///
     /// ```

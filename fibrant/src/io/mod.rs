@@ -27,17 +27,21 @@
 //! ```
 
 // Inside: `event` says what to wait for; `table` knows who waits for which descriptor; `callback` is a function that waits;
-// `watch` is a fiber's wait; `reactor` is what a worker sleeps in. The module calls `scheduler` to make fibers wait and `timer` for the wheel.
+// `stream` remembers what is known of one, and `lull` whether it is silent; `watch` is a fiber's wait; `reactor` is what a worker sleeps in. The module calls `scheduler` to make fibers wait and `timer` for the wheel.
 
 mod callback;
+mod doubt;
 mod event;
+mod lull;
 mod reactor;
+mod stream;
 mod table;
 mod watch;
 
 pub use event::Event;
 pub(crate) use reactor::Reactor;
-pub(crate) use watch::{Round, Watch, watch, watch_file};
+pub(crate) use stream::{Options, Patience, Stream};
+pub(crate) use watch::{Round, Watch, watch, watch_file, watch_file_here};
 
 use crate::clock;
 use crate::fiber::Thread;
@@ -121,7 +125,7 @@ fn wait_as_fiber(worker: &Worker, fd: RawFd, event: Event, deadline: u64) -> io:
                 return Err(timed_out());
             }
             match watch.wait(deadline, true)? {
-                Round::Look => {}
+                Round::Look | Round::Doubt => {}
                 Round::TimedOut => return Err(timed_out()),
                 Round::Ended(error) => return Err(io::Error::from_raw_os_error(error)),
                 Round::Interrupted(interruption) => return Ok(Err(interruption)),
@@ -230,7 +234,7 @@ pub fn add_event(fd: RawFd, event: Event, f: impl FnOnce() + Send + 'static) -> 
     reactor.register(fd, &mut state, event)?;
     // It may have been ready for long: asking anew makes an edge of that.
     reactor.verify(fd, &mut state)?;
-    state.callbacks[index] = Some(Callback::new(worker, Location::caller(), Box::new(f)));
+    state.callbacks[index] = Some(Box::new(Callback::new(worker, Location::caller(), Box::new(f))));
     Ok(())
 }
 
@@ -326,7 +330,9 @@ pub(crate) fn closing<R>(descriptors: RangeInclusive<RawFd>, close: impl FnOnce(
         return close(); // those who wait are the parent's, and so are the registrations
     }
     if Thread::in_signal_handler() {
-        return close(); // what it has interrupted may have the lock; later waits find out by themselves
+        // What it has interrupted may have the lock; later waits find out by themselves. But nobody is to wait for what is there.
+        table::known(descriptors).for_each(|fd| table::entry(fd).lull.forget());
+        return Options::changing(close);
     }
     let mut callbacks = Vec::new();
     for fd in table::known(descriptors) {
@@ -335,16 +341,20 @@ pub(crate) fn closing<R>(descriptors: RangeInclusive<RawFd>, close: impl FnOnce(
         entry.impatient.iter().for_each(|flag| flag.store(false, Relaxed));
         let (taken, _) = take_callbacks(fd, Event::READ | Event::WRITE, |state| {
             state.generation = state.generation.wrapping_add(1);
+            state.patience = Patience::default();
+            table::entry(fd).endless.store(0, Relaxed);
+            table::entry(fd).lull.forget();
             table::entry(fd).generation.store(state.generation, Release);
-            for registration in std::mem::take(&mut state.registrations) {
+            for registration in state.registrations.take() {
                 reactor::forget(registration.epoll, fd);
             }
+            table::entry(fd).note_home(state);
             state.end_waits(Event::READ | Event::WRITE, libc::EBADF)
         });
         callbacks.extend(taken.into_iter().flatten());
     }
     let result = close();
-    callbacks.into_iter().for_each(Callback::call);
+    callbacks.into_iter().for_each(|callback| callback.call());
     result
 }
 
@@ -406,6 +416,17 @@ pub(crate) fn note_kind(fd: RawFd, kind: Kind) {
     }
 }
 
+/// Notes that a descriptor has just been made. If something is known of its number, that is of a file which was closed without our
+/// knowledge.
+pub(crate) fn note_new(fd: RawFd, kind: Kind) {
+    if !sys::is_forked() && table::existing(fd).is_some_and(table::Entry::has_known_a_file) {
+        closing(fd..=fd, || ());
+    }
+    if kind != Kind::Unknown {
+        note_kind(fd, kind);
+    }
+}
+
 /// Whether the descriptor is one that can be waited for.
 pub(crate) fn is_pollable(fd: RawFd) -> bool {
     reactor::check_pollable(fd).is_ok()
@@ -422,13 +443,39 @@ pub(crate) fn exclusively<R>(fd: RawFd, f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// A descriptor, which is open, with its [`generation`]. From now on it is noticed if it is closed.
+pub(crate) fn identify(fd: RawFd) -> (RawFd, u32) {
+    (fd, table::entry(fd).generation.load(Acquire))
+}
+
+/// Makes a call while nobody can put another file in the place of this one. `EBADF`, if somebody has. It must not wait.
+pub(crate) fn on_same_file((fd, generation): (RawFd, u32), call: impl FnOnce() -> isize) -> isize {
+    let state = table::entry(fd).lock();
+    if state.generation == generation {
+        call()
+    } else {
+        -(libc::EBADF as isize)
+    }
+}
+
+/// The same for two descriptors, which may be one.
+pub(crate) fn on_same_files(mut files: [(RawFd, u32); 2], call: impl FnOnce() -> isize) -> isize {
+    // Always in this order: so two who do this never wait for each other.
+    files.sort_unstable();
+    let [first, second] = files;
+    on_same_file(first, || match first.0 == second.0 {
+        true => call(),
+        false => on_same_file(second, call),
+    })
+}
+
 /// Takes the functions for these events out of the table, and does something else to the descriptor's state with the same
 /// lock.
 fn take_callbacks(
     fd: RawFd,
     event: Event,
     also: impl FnOnce(&mut table::State) -> bool,
-) -> ([Option<Callback>; 2], bool) {
+) -> ([Option<Box<Callback>>; 2], bool) {
     let Some(entry) = table::existing(fd) else {
         return ([None, None], false);
     };

@@ -7,10 +7,12 @@
 //!
 //! A descriptor is registered with the worker that waits for it, once, for edges, and stays registered: for input from the
 //! start, for output from the first wait for output on. An edge wakes the oldest waiter of this worker; who leaves its wait
-//! wakes the next. An edge that finds nobody twice running ends the registration. An event carries the generation of the
-//! descriptor it was registered for: one for a file that has been closed since is ignored.
+//! wakes the next. Observers, who wait for something that the others do not, are all woken by every edge. An edge that finds
+//! nobody twice running ends the registration. An event carries the generation of the descriptor it was registered for: one
+//! for a file that has been closed since is ignored.
 
 use super::Event;
+use super::doubt::Doubts;
 use super::table::{self, DIRECTIONS, Registration, State};
 use crate::clock;
 use crate::context;
@@ -18,7 +20,7 @@ use crate::scheduler::{Desk, Driver, Timed, Worker};
 use crate::sys::{self, syscall};
 use crate::timer::{self, Records, TakenRecords, Wheel};
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -33,6 +35,16 @@ const _: () = assert!(Timed::UNARMED == timer::NONE);
 
 /// The cache lines around a deadline in a frame where its fiber's registers (below) and callers (above) are, as a rule.
 const LINES_AROUND: std::ops::Range<isize> = -2..8;
+
+/// How many events later somebody's turn is when the fiber is fetched; twice as many when what it has on its stack is, which leads there.
+const AHEAD: usize = 3;
+
+/// So many descriptors do not stay in the cache with all that belongs to them.
+const CROWD: usize = 300;
+
+/// So many deadlines are expired some at a time, and so far apart: nanoseconds. A thread's sleeps have as much slack, unless it asks for less.
+const MANY_ALARMS: usize = 4096;
+const SLACK: u64 = 50_000;
 
 /// From here on a sleep is so long that what the kernel may add shows: nanoseconds.
 const LONG_SLEEP: u64 = 100_000_000;
@@ -49,6 +61,9 @@ pub(crate) struct Reactor {
     wheel: RefCell<Wheel<NonNull<Timed>>>,
     timers: TakenRecords,
     desk: &'static Desk,
+    doubts: Doubts,
+    /// When deadlines last expired.
+    last_expired: Cell<u64>,
     /// The descriptors that are registered here, or were.
     registered: RefCell<HashSet<RawFd>>,
     events: RefCell<Box<[libc::epoll_event; BATCH]>>,
@@ -78,15 +93,20 @@ impl Reactor {
             wheel: RefCell::new(Wheel::new(clock::now())),
             timers: Records::take_set(),
             desk,
+            doubts: Doubts::new(),
+            last_expired: Cell::new(0),
             registered: RefCell::default(),
             events: RefCell::new(Box::new([libc::epoll_event { events: 0, u64: 0 }; BATCH])),
         })
     }
 
     /// The reactor of a worker.
+    #[inline(always)]
     pub(super) fn of(worker: &Worker) -> &Reactor {
-        let reactor = worker.driver.as_any().downcast_ref();
-        reactor.expect("a worker's driver is a reactor")
+        debug_assert!(worker.driver.as_any().is::<Reactor>());
+        // SAFETY: a worker's driver is made by the runtime, of the only type that is one, and stays with it. To ask it for its type would take
+        // longer than most of what is done with it.
+        unsafe { &*ptr::from_ref(&*worker.driver).cast::<Reactor>() }
     }
 
     /// The epoll's descriptor.
@@ -94,31 +114,37 @@ impl Reactor {
         self.epoll.as_raw_fd()
     }
 
-    /// Makes sure that a descriptor, whose state is locked, is registered here for an event.
-    pub(super) fn register(&self, fd: RawFd, state: &mut State, event: Event) -> io::Result<()> {
+    /// Makes sure that a descriptor, whose state is locked, is registered here for an event. Returns how often in a row the registration
+    /// was found to be good.
+    pub(super) fn register(&self, fd: RawFd, state: &mut State, event: Event) -> io::Result<u8> {
+        let event = event & (Event::READ | Event::WRITE);
         let generation = state.generation;
         let epoll = self.epoll();
-        match state.registration(epoll) {
-            Some(registration) if registration.interest.contains(event) => Ok(()),
+        let trust = match state.registrations.with(epoll) {
+            Some(registration) if registration.interest.contains(event) => return Ok(registration.trust),
             Some(registration) => {
                 let interest = registration.interest | event;
                 change(epoll, fd, generation, interest)?;
                 registration.interest = interest;
-                Ok(())
+                registration.trust
             }
             None => {
                 // Input is always asked for: it costs nothing, and most descriptors are read from sooner or later.
                 let interest = Event::READ | event;
                 add(epoll, fd, generation, interest)?;
                 self.registered.borrow_mut().insert(fd);
-                state.registrations.push(Registration {
+                state.registrations.add(Registration {
                     epoll,
                     interest,
-                    strays: 0,
+                    is_stray: false,
+                    trust: 0,
+                    doubted: None,
                 });
-                Ok(())
+                0
             }
-        }
+        };
+        table::entry(fd).note_home(state);
+        Ok(trust)
     }
 
     /// Asks the kernel anew for what a registration, which may be gone, stands for. If the descriptor is ready, an edge
@@ -126,10 +152,59 @@ impl Reactor {
     pub(super) fn verify(&self, fd: RawFd, state: &mut State) -> io::Result<()> {
         let generation = state.generation;
         let epoll = self.epoll();
-        match state.registration(epoll) {
-            Some(registration) => change(epoll, fd, generation, registration.interest),
-            None => Ok(()),
+        let Some(registration) = state.registrations.with(epoll) else {
+            return Ok(());
+        };
+        let changed = change(epoll, fd, generation, registration.interest);
+        match changed {
+            Ok(true) => registration.trust = registration.trust.saturating_add(1),
+            Ok(false) => registration.trust = 0,
+            Err(_) => state.registrations.remove(epoll),
         }
+        table::entry(fd).note_home(state);
+        changed.map(drop)
+    }
+
+    /// Trusts a registration no longer, which somebody has relied on in vain: the next wait verifies it soon.
+    pub(super) fn distrust(&self, fd: RawFd, state: &mut State) {
+        if let Some(registration) = state.registrations.with(self.epoll()) {
+            registration.trust = 0;
+            table::entry(fd).note_home(state);
+        }
+    }
+
+    /// Somebody begins to wait for a descriptor, whose state is locked, and trusts its registration so much: it is to be reminded, if
+    /// that lasts.
+    #[inline]
+    pub(super) fn doubt(&self, fd: RawFd, state: &mut State, trust: u8) {
+        // On a list that is looked at less often it would be reminded late. The other one finds that it has gone.
+        if let Some(registration) = state.registrations.with(self.epoll())
+            && !registration.doubted.is_some_and(|listed| listed.suits(trust))
+        {
+            registration.doubted = Some(self.doubts.add(fd, trust));
+        }
+    }
+
+    /// Looks after the waits for the descriptors on the lists whose time has come. Returns whether any was ended.
+    #[cold]
+    fn remind(&self, now: u64) -> bool {
+        let mut found = false;
+        while let Some((listed, descriptors)) = self.doubts.take_due(now) {
+            for &fd in &descriptors {
+                let mut state = table::entry(fd).lock();
+                let registration = state.registrations.with(self.epoll());
+                if registration.is_none_or(|registration| registration.doubted != Some(listed)) {
+                    continue; // on another list, or seen in this turn, or closed meanwhile
+                }
+                let (any_young, any_old) = state.remind(self.desk);
+                found |= any_old;
+                if let Some(registration) = state.registrations.with(self.epoll()) {
+                    registration.doubted = any_young.then(|| self.doubts.add_again(fd, listed));
+                }
+            }
+            self.doubts.keep_room(listed, descriptors);
+        }
+        found
     }
 
     /// Sleeps in epoll until something happens or the moment comes. Returns how many events there are.
@@ -152,6 +227,17 @@ impl Reactor {
         }
     }
 
+    /// When the next deadlines are to be expired. Of very many, several at once, at most [`SLACK`] late: to wake for each takes longer than
+    /// all that is done then.
+    fn next_visit(&self) -> u64 {
+        let next = self.wheel.borrow_mut().next_visit().unwrap_or(clock::NEVER);
+        if self.alarms() < MANY_ALARMS {
+            next
+        } else {
+            next.max(self.last_expired.get().saturating_add(SLACK))
+        }
+    }
+
     /// Expires the deadlines that have come by then. Returns whether there were any.
     fn expire_until(&self, moment: u64, worker: &Worker) -> bool {
         // Most are in the frames of fibers that have not run for a while: what they will need is fetched before they do.
@@ -166,7 +252,10 @@ impl Reactor {
             let Some(timed) = self.wheel.borrow_mut().take_due() else {
                 break;
             };
-            found = true;
+            if !found {
+                found = true;
+                self.last_expired.set(moment.min(clock::NEVER - SLACK));
+            }
             // SAFETY: what `arm` was given stays valid until it has expired, which is now, or is disarmed.
             unsafe {
                 timed.as_ref().key.set(Timed::UNARMED);
@@ -180,39 +269,43 @@ impl Reactor {
     fn dispatch(&self, data: u64, bits: u32) {
         let (fd, generation) = (data as u32 as RawFd, (data >> 32) as u32);
         let event = Event::from_epoll(bits);
-        let mut state = table::entry(fd).lock();
+        let entry = table::entry(fd);
+        let mut state = entry.lock();
         if state.generation != generation {
             return; // of a file that had this number before
         }
+        entry.lull.stir(bits);
         let mut found = false;
-        let mut callbacks = [None, None];
         for (index, direction) in DIRECTIONS {
             if event.contains(direction) {
                 found |= state.wake_oldest(index, self.desk, bits);
-                if state.callbacks[index]
-                    .as_ref()
-                    .is_some_and(|callback| ptr::eq(callback.desk, self.desk))
-                {
-                    callbacks[index] = state.callbacks[index].take();
-                    found = true;
-                }
             }
         }
+        let callbacks = state
+            .has_callbacks()
+            .then(|| state.take_callbacks(event, self.desk));
+        found |= callbacks
+            .as_ref()
+            .is_some_and(|taken| taken.iter().any(Option::is_some));
         // Somebody who waits for the other direction needs the registration, too.
         let found = found || state.concerns(self.desk);
-        if let Some(registration) = state.registration(self.epoll()) {
-            registration.strays = if found { 0 } else { registration.strays + 1 };
-            if registration.strays == 2 {
+        if let Some(registration) = state.registrations.with(self.epoll()) {
+            if found {
+                registration.is_stray = false;
+            } else if registration.is_stray {
                 forget(self.epoll(), fd);
-                let epoll = self.epoll();
-                state
-                    .registrations
-                    .retain(|registration| registration.epoll != epoll);
+                state.registrations.remove(self.epoll());
+                entry.note_home(&state);
+            } else {
+                registration.is_stray = true;
             }
         }
         drop(state);
-        for callback in callbacks.into_iter().flatten() {
-            callback.call();
+        if let Some(callbacks) = callbacks {
+            callbacks
+                .into_iter()
+                .flatten()
+                .for_each(|callback| callback.call());
         }
     }
 }
@@ -239,13 +332,13 @@ fn add(epoll: RawFd, fd: RawFd, generation: u32, interest: Event) -> io::Result<
     }
 }
 
-/// Changes a descriptor's registration with an epoll; if it is gone, which we did not know, registers it.
-fn change(epoll: RawFd, fd: RawFd, generation: u32, interest: Event) -> io::Result<()> {
+/// Changes a descriptor's registration with an epoll; if it is gone, which we did not know, registers it. Returns whether it was there.
+fn change(epoll: RawFd, fd: RawFd, generation: u32, interest: Event) -> io::Result<bool> {
     match control(epoll, libc::EPOLL_CTL_MOD, fd, generation, interest) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
-            control(epoll, libc::EPOLL_CTL_ADD, fd, generation, interest)
+            control(epoll, libc::EPOLL_CTL_ADD, fd, generation, interest).map(|()| false)
         }
-        result => result,
+        result => result.map(|()| true),
     }
 }
 
@@ -320,12 +413,25 @@ impl Driver for Reactor {
         let count = match until {
             // It does not matter when the next deadline is, and finding out may take a while.
             Some(0) => self.wait(Some(0)),
-            _ => self.wait(match (until, self.wheel.borrow_mut().next_visit()) {
-                (Some(until), Some(deadline)) => Some(until.min(deadline)),
-                (until, deadline) => until.or(deadline),
-            }),
+            _ => {
+                let visit = self.next_visit();
+                let until = until.unwrap_or(clock::NEVER).min(visit).min(self.doubts.due());
+                self.wait((until != clock::NEVER).then_some(until))
+            }
         };
+        // With many connections whatever belongs to one has left the cache when an event comes: it is fetched a little ahead.
+        let is_crowded = self.registered.borrow().len() >= CROWD;
+        let descriptor = |index: usize| self.events.borrow()[index].u64 as u32 as RawFd;
+        if is_crowded {
+            (0..count).for_each(|index| table::prefetch(descriptor(index)));
+        }
         for index in 0..count {
+            if is_crowded && index + 2 * AHEAD < count {
+                table::prefetch_waiter(descriptor(index + 2 * AHEAD));
+            }
+            if is_crowded && index + AHEAD < count {
+                table::prefetch_fiber(descriptor(index + AHEAD));
+            }
             let event = self.events.borrow()[index];
             if event.u64 != BELL {
                 self.dispatch(event.u64, event.events);
@@ -336,7 +442,12 @@ impl Driver for Reactor {
     }
 
     fn expire_due(&self, worker: &Worker) -> bool {
-        self.alarms() > 0 && self.expire_until(clock::now(), worker)
+        if self.alarms() == 0 && self.doubts.due() == clock::NEVER {
+            return false;
+        }
+        let now = clock::now();
+        let is_anyone_reminded = self.doubts.due() <= now && self.remind(now);
+        self.expire_until(now, worker) || is_anyone_reminded
     }
 
     unsafe fn arm(&self, timed: NonNull<Timed>, deadline: u64) {

@@ -9,9 +9,14 @@
 
 use super::Event;
 use super::callback::Callback;
+use super::doubt::{Age, Listed};
+use super::lull::Lull;
+use super::stream::Patience;
+use crate::context;
 use crate::fiber::{Outcome, Task, WaitNumber};
 use crate::scheduler::{Desk, Guard, Lock};
 use std::cell::Cell;
+use std::mem;
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
@@ -20,13 +25,20 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering::*}
 /// How many entries the first segment has; each further one has twice as many.
 const FIRST_SEGMENT: usize = 64;
 
+/// The descriptors of epolls that an entry's home has no room for begin here.
+const HIGHEST_HOME: RawFd = (1 << 24) - 1;
+
+/// What an entry's home says if it is registered, but not there.
+const NO_HOME: u32 = 0xFF;
+
 /// Enough segments for every descriptor number there can be.
 const SEGMENTS: usize = 26;
 
 static TABLE: [AtomicPtr<Entry>; SEGMENTS] = [const { AtomicPtr::new(ptr::null_mut()) }; SEGMENTS];
 
-/// What is known of one descriptor number.
+/// What is known of one descriptor number: two cache lines, of which every wait needs both.
 #[derive(Default)]
+#[repr(align(64))]
 pub(super) struct Entry {
     state: Lock<State>,
     /// The state's generation, for those who do not need to know more.
@@ -35,6 +47,12 @@ pub(super) struct Entry {
     pub(super) impatient: [AtomicBool; 2],
     /// What kind of file it is, if that is known.
     pub(super) kind: AtomicU8,
+    /// Whether there is nothing to read, if it is a stream.
+    pub(super) lull: Lull,
+    /// The number of the options with which a read of it waits for ever; 0 if that is not known.
+    pub(super) endless: AtomicU32,
+    /// The state's first registration, for those who do not need to know more: see [`Entry::trust`].
+    home: AtomicU32,
 }
 
 /// The state of a descriptor, under its entry's lock.
@@ -42,12 +60,56 @@ pub(super) struct Entry {
 pub(super) struct State {
     /// Counts the files that this number has stood for, as far as we know: an event for an earlier one is ignored.
     pub(super) generation: u32,
-    /// Who waits for input and for output, oldest first.
+    /// Who waits for input and for output: observers first, then the others, oldest first.
     waiters: [Waiters; 2],
     /// The callbacks for input and for output.
-    pub(super) callbacks: [Option<Callback>; 2],
+    pub(super) callbacks: [Option<Box<Callback>>; 2],
+    /// How long a read waits, if it is a stream and somebody has asked.
+    pub(super) patience: Patience,
     /// Where it is registered.
-    pub(super) registrations: Vec<Registration>,
+    pub(super) registrations: Registrations,
+}
+
+const _: () = assert!(size_of::<Entry>() == 128);
+
+/// A descriptor's registrations: most have one, which is here.
+#[derive(Default)]
+pub(super) struct Registrations {
+    first: Option<Registration>,
+    others: Box<[Registration]>,
+}
+
+impl Registrations {
+    /// The one with an epoll.
+    pub(super) fn with(&mut self, epoll: RawFd) -> Option<&mut Registration> {
+        let mut all = self.first.iter_mut().chain(&mut self.others);
+        all.find(|one| one.epoll == epoll)
+    }
+
+    pub(super) fn add(&mut self, registration: Registration) {
+        if self.first.is_none() {
+            self.first = Some(registration);
+        } else {
+            self.others = mem::take(&mut self.others)
+                .into_iter()
+                .chain([registration])
+                .collect();
+        }
+    }
+
+    /// Forgets the one with an epoll.
+    pub(super) fn remove(&mut self, epoll: RawFd) {
+        self.first.take_if(|one| one.epoll == epoll);
+        if !self.others.is_empty() {
+            let others = mem::take(&mut self.others).into_iter();
+            self.others = others.filter(|one| one.epoll != epoll).collect();
+        }
+    }
+
+    /// Takes all.
+    pub(super) fn take(&mut self) -> impl Iterator<Item = Registration> + use<> {
+        self.first.take().into_iter().chain(mem::take(&mut self.others))
+    }
 }
 
 /// A descriptor's registration with one worker's epoll.
@@ -56,8 +118,12 @@ pub(super) struct Registration {
     pub(super) epoll: RawFd,
     /// What it asks for.
     pub(super) interest: Event,
-    /// How many edges in a row have found nobody.
-    pub(super) strays: u8,
+    /// Whether its last edge has found nobody.
+    pub(super) is_stray: bool,
+    /// How often in a row it was found to be good.
+    pub(super) trust: u8,
+    /// Which list of that worker's [doubts](super::doubt) the descriptor is on.
+    pub(super) doubted: Option<Listed>,
 }
 
 /// The two directions, by the index of their lists.
@@ -80,6 +146,37 @@ pub(super) fn existing(fd: RawFd) -> Option<&'static Entry> {
     let entries = TABLE[segment].load(Acquire);
     // SAFETY: as above.
     (!entries.is_null()).then(|| unsafe { &*entries.add(offset) })
+}
+
+/// Brings a descriptor's entry into the cache.
+pub(super) fn prefetch(fd: RawFd) {
+    if let Some(entry) = existing(fd) {
+        context::prefetch_lines(entry, 2);
+    }
+}
+
+/// The cache lines around a waiter in a frame where its fiber's registers (below) and callers (above) are, as a rule.
+const LINES_BELOW: usize = 7;
+const LINES_AROUND: usize = 13;
+
+/// Brings what the oldest waiter for a descriptor's input has on its stack into the cache.
+pub(super) fn prefetch_waiter(fd: RawFd) {
+    if let Some(first) = existing(fd).and_then(|entry| entry.lock().waiters[0].first) {
+        let lowest = first.as_ptr().cast::<[u8; 64]>().wrapping_sub(LINES_BELOW);
+        context::prefetch_lines(lowest, LINES_AROUND);
+    }
+}
+
+/// Brings the fiber itself into the cache.
+pub(super) fn prefetch_fiber(fd: RawFd) {
+    let task = existing(fd).and_then(|entry| {
+        let state = entry.lock();
+        // SAFETY: it is linked, so it is in place as long as this has the lock.
+        state.waiters[0].first.map(|first| unsafe { first.as_ref() }.task)
+    });
+    if let Some(task) = task {
+        context::prefetch_lines(task.as_ptr(), 3);
+    }
 }
 
 /// Those of these descriptors that have an entry.
@@ -118,9 +215,11 @@ fn add_segment(segment: usize) -> *mut Entry {
 /// Forgets a descriptor's registration with a worker's epoll, which is about to be closed, so that its number may be used again;
 /// and the callbacks that would have run there.
 pub(super) fn forget_worker(fd: RawFd, epoll: RawFd, desk: &'static Desk) {
-    let mut state = entry(fd).lock();
-    state.registrations.retain(|one| one.epoll != epoll);
-    let of_desk = |callback: &mut Callback| ptr::eq(callback.desk, desk);
+    let entry = entry(fd);
+    let mut state = entry.lock();
+    state.registrations.remove(epoll);
+    entry.note_home(&state);
+    let of_desk = |callback: &mut Box<Callback>| ptr::eq(callback.desk, desk);
     let callbacks = [0, 1].map(|index| state.callbacks[index].take_if(of_desk));
     // Dropped without the lock: what they hold is the user's.
     drop(state);
@@ -137,6 +236,32 @@ pub(super) fn forget_all() {
 impl Entry {
     pub(super) fn lock(&self) -> Guard<'_, State> {
         self.state.lock()
+    }
+
+    /// Whether something is known of a file that has not been closed since.
+    pub(super) fn has_known_a_file(&self) -> bool {
+        self.home.load(Relaxed) != 0 || !self.lull.is_unknown()
+    }
+
+    /// How often in a row the registration for input with this epoll was found to be good, if that is known without the lock. A
+    /// registration ends on its worker's thread, or when the descriptor is closed, which changes the generation.
+    #[inline]
+    pub(super) fn trust(&self, epoll: RawFd) -> Option<u8> {
+        let home = self.home.load(Acquire);
+        (home >> 8 == epoll as u32 + 1).then_some(home as u8)
+    }
+
+    /// Notes the state's registrations, after they have changed.
+    pub(super) fn note_home(&self, state: &State) {
+        let home = match &state.registrations.first {
+            Some(first) if first.interest.contains(Event::READ) && first.epoll < HIGHEST_HOME => {
+                (first.epoll as u32 + 1) << 8 | u32::from(first.trust)
+            }
+            // Somewhere else.
+            first if first.is_some() || !state.registrations.others.is_empty() => NO_HOME,
+            _ => 0,
+        };
+        self.home.store(home, Release);
     }
 }
 
@@ -156,6 +281,8 @@ pub(super) struct Waiter {
     pub(super) error: Cell<i32>,
     /// What the kernel has said of the descriptor, if that is what has woken it: bits of epoll's.
     pub(super) edge: Cell<u32>,
+    /// Whether it is to be reminded that it has lasted.
+    pub(super) age: Cell<Age>,
 }
 
 #[derive(Default)]
@@ -185,7 +312,13 @@ impl Waiter {
             linked: Cell::new(Event::default()),
             error: Cell::new(0),
             edge: Cell::new(0),
+            age: Cell::new(Age::Young),
         }
+    }
+
+    /// Whether it only looks, for something else than those wait for who take what there is. The caller holds the lock.
+    fn is_observer(&self) -> bool {
+        self.linked.get().contains(Event::ANYTHING)
     }
 
     /// Whether it is in a list. The caller holds the lock.
@@ -208,7 +341,7 @@ impl Waiter {
 }
 
 impl State {
-    /// Adds a waiter, the youngest, or the oldest if it has waited before.
+    /// Adds a waiter, the youngest, or the oldest if it has waited before. Observers have no turn: they are before all others.
     ///
     /// # Safety
     /// It is in no list, and stays in place until it is unlinked.
@@ -238,14 +371,19 @@ impl State {
         }
     }
 
-    /// Wakes the oldest waiter of this worker for a direction, because of what the kernel has said, or of nothing. Returns whether there
-    /// was one.
+    /// Wakes the oldest waiter of this worker for a direction, and all observers, because of what the kernel has said. If that is nothing,
+    /// somebody leaves, and it is the next one's turn: observers have been woken already. Returns whether there was anybody.
     pub(super) fn wake_oldest(&mut self, index: usize, desk: &'static Desk, edge: u32) -> bool {
+        let mut found = false;
         let mut next = self.waiters[index].first;
         while let Some(waiter) = next {
             // SAFETY: it is linked, so it is in place.
             let linked = unsafe { waiter.as_ref() };
             next = linked.links[index].next.get();
+            let is_observer = linked.is_observer();
+            if is_observer && edge == 0 {
+                continue;
+            }
             // Unlinked before it is woken: it may be gone after that. If it was claimed by something else, it is about to
             // leave, and the next one is asked.
             if ptr::eq(linked.desk, desk) {
@@ -253,28 +391,75 @@ impl State {
                 unsafe { self.unlink(waiter) };
                 linked.edge.set(edge);
                 if linked.claim(Outcome::Woken) {
-                    return true;
+                    found = true;
+                    // Those who only look come first, and leave everything to the others.
+                    if !is_observer {
+                        break;
+                    }
                 }
             }
         }
-        false
+        found
+    }
+
+    /// Whether there are any callbacks.
+    #[inline]
+    pub(super) fn has_callbacks(&self) -> bool {
+        self.callbacks.iter().any(Option::is_some)
+    }
+
+    /// Takes this worker's callbacks for these directions.
+    #[cold]
+    pub(super) fn take_callbacks(&mut self, event: Event, desk: &'static Desk) -> [Option<Box<Callback>>; 2] {
+        DIRECTIONS.map(|(index, direction)| {
+            self.callbacks[index]
+                .take_if(|callback| event.contains(direction) && ptr::eq(callback.desk, desk))
+        })
     }
 
     /// Whether a fiber or a function of this worker waits for the descriptor.
     pub(super) fn concerns(&self, desk: &'static Desk) -> bool {
         let of_desk =
-            |callback: &Option<Callback>| callback.as_ref().is_some_and(|one| ptr::eq(one.desk, desk));
-        self.callbacks.iter().any(of_desk)
-            || DIRECTIONS.iter().any(|(index, _)| {
-                let mut next = self.waiters[*index].first;
-                std::iter::from_fn(|| {
-                    // SAFETY: it is linked, so it is in place.
-                    let waiter = unsafe { next?.as_ref() };
-                    next = waiter.links[*index].next.get();
-                    Some(waiter)
-                })
-                .any(|waiter| ptr::eq(waiter.desk, desk))
-            })
+            |callback: &Option<Box<Callback>>| callback.as_ref().is_some_and(|one| ptr::eq(one.desk, desk));
+        self.callbacks.iter().any(of_desk) || self.waiters_of(desk).next().is_some()
+    }
+
+    /// This worker's waiters. What is done to one must not unlink it.
+    fn waiters_of(&self, desk: &'static Desk) -> impl Iterator<Item = &Waiter> {
+        let in_list = |(index, _): (usize, Event)| {
+            let mut next = self.waiters[index].first;
+            let list = std::iter::from_fn(move || {
+                // SAFETY: it is linked, so it is in place as long as the lock is held.
+                let waiter: &Waiter = unsafe { next?.as_ref() };
+                next = waiter.links[index].next.get();
+                Some(waiter)
+            });
+            // Who is in both lists comes once.
+            list.filter(move |waiter| index == 0 || !waiter.linked.get().contains(Event::READ))
+        };
+        let all = DIRECTIONS.into_iter().flat_map(in_list);
+        all.filter(move |waiter| ptr::eq(waiter.desk, desk))
+    }
+
+    /// Reminds those of this worker's waiters that were there at the last look that they have lasted: they keep their places. Returns
+    /// whether there are younger ones, and whether anybody was reminded.
+    pub(super) fn remind(&self, desk: &'static Desk) -> (bool, bool) {
+        let (mut any_young, mut any_old) = (false, false);
+        for waiter in self.waiters_of(desk) {
+            match waiter.age.get() {
+                Age::Young => {
+                    waiter.age.set(Age::Old);
+                    any_young = true;
+                }
+                // If something else has ended its wait, it is about to go on.
+                Age::Old if waiter.claim(Outcome::Woken) => {
+                    waiter.age.set(Age::Reminded);
+                    any_old = true;
+                }
+                Age::Old | Age::Reminded | Age::Settled => {}
+            }
+        }
+        (any_young, any_old)
     }
 
     /// Ends all waits for these directions, on whatever worker, with an error. Returns whether there were any.
@@ -294,22 +479,22 @@ impl State {
         }
         any
     }
-
-    /// The registration with an epoll, if there is one.
-    pub(super) fn registration(&mut self, epoll: RawFd) -> Option<&mut Registration> {
-        self.registrations.iter_mut().find(|one| one.epoll == epoll)
-    }
 }
 
 impl Waiters {
     fn add(&mut self, waiter: NonNull<Waiter>, index: usize, in_front: bool) {
         // SAFETY: what is linked is in place, and so is what is being linked.
         let links = |waiter: NonNull<Waiter>| unsafe { &(*waiter.as_ptr()).links[index] };
-        let (previous, next) = if in_front {
+        // SAFETY: as above.
+        let is_observer = |waiter: NonNull<Waiter>| unsafe { waiter.as_ref() }.is_observer();
+        let (mut previous, mut next) = if in_front || is_observer(waiter) {
             (None, self.first)
         } else {
             (self.last, None)
         };
+        while let Some(observer) = next.filter(|&next| is_observer(next)) {
+            (previous, next) = (next, links(observer).next.get());
+        }
         links(waiter).previous.set(previous);
         links(waiter).next.set(next);
         match previous {

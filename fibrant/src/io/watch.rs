@@ -7,6 +7,7 @@
 //! poll, which is after the fiber has given way. A descriptor that was not registered yet makes an edge when it is, if it is ready.
 
 use super::Event;
+use super::doubt::Age;
 use super::reactor::Reactor;
 use super::table::{self, DIRECTIONS, Waiter};
 use crate::clock;
@@ -17,14 +18,14 @@ use std::io;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 
-/// After how long a wait makes sure that its registration is still good: nanoseconds.
-const VERIFY_AFTER: u64 = 10_000_000;
-
 /// Why a round has ended.
 #[derive(Debug)]
 pub(crate) enum Round {
     /// There may be something: look again.
     Look,
+    /// It has lasted a while, or until its deadline, and the watch is for someone who [believes](Watch::believe) something: time to
+    /// make sure of it.
+    Doubt,
     /// The deadline has come.
     TimedOut,
     /// Somebody has closed the descriptor, or cancelled the waits for it: this is the error to report.
@@ -37,10 +38,15 @@ pub(crate) enum Round {
 pub(crate) struct Watch<'a> {
     worker: &'a Worker,
     places: &'a [Place],
-    verify_at: Cell<u64>,
+    /// Whether it has lasted, and its registrations have been verified.
+    is_verified: Cell<bool>,
     has_waited: Cell<bool>,
     /// Whether an edge has ended the last round: it may have been meant for others, too.
     has_edge: Cell<bool>,
+    /// Whether the wait rests on something that may be wrong.
+    is_belief: Cell<bool>,
+    /// Whether the one place has been left.
+    has_left: Cell<bool>,
 }
 
 /// A place among those who wait for a descriptor.
@@ -53,6 +59,9 @@ struct Place {
     waiter: OnceCell<Waiter>,
     /// How many places follow, this one included.
     count: usize,
+    /// What is to be told if a coroutine that waits here never goes on, in the first place of those. Here: the frame that waits may be on
+    /// a shared stack.
+    in_table: OnceCell<InTable>,
 }
 
 /// Calls `f` with a watch of these descriptors, which are open, for the fiber that runs.
@@ -66,6 +75,7 @@ pub(crate) fn watch<R>(worker: &Worker, targets: &[(RawFd, Event)], f: impl FnOn
             entry,
             generation: entry.lock().generation,
             waiter: OnceCell::new(),
+            in_table: OnceCell::new(),
         }
     };
     match targets {
@@ -85,43 +95,63 @@ pub(crate) fn watch_file<R>(
     generation: u32,
     f: impl FnOnce(&Watch<'_>) -> R,
 ) -> R {
-    let place = Place {
-        fd,
-        event,
-        entry: table::entry(fd),
-        generation,
-        waiter: OnceCell::new(),
-        count: 1,
-    };
     if worker.keeps_no_records() {
-        let place: Box<[_]> = vec![place].into();
+        let place: Box<[_]> = vec![Place::of_file((fd, event), generation)].into();
         Watch::lend(worker, &place, f)
     } else {
-        Watch::lend(worker, &[place], f)
+        watch_file_here(worker, (fd, event), generation, f)
     }
 }
 
+/// The same for a fiber that may leave its records on its stack.
+#[inline(always)]
+pub(crate) fn watch_file_here<R>(
+    worker: &Worker,
+    target: (RawFd, Event),
+    generation: u32,
+    f: impl FnOnce(&Watch<'_>) -> R,
+) -> R {
+    Watch::lend(worker, &[Place::of_file(target, generation)], f)
+}
+
 impl Watch<'_> {
+    #[inline(always)]
     fn lend<R>(worker: &Worker, places: &[Place], f: impl FnOnce(&Watch<'_>) -> R) -> R {
         f(&Watch {
             worker,
             places,
-            verify_at: Cell::new(clock::NEVER),
+            is_verified: Cell::new(false),
             has_waited: Cell::new(false),
             has_edge: Cell::new(false),
+            is_belief: Cell::new(false),
+            has_left: Cell::new(false),
         })
     }
 
     /// Makes sure that something which happens from now on makes an edge; and that the descriptors are still the same ones.
-    pub(super) fn register(&self) -> io::Result<()> {
+    /// Returns how often in a row that was found to be so.
+    pub(super) fn register(&self) -> io::Result<u8> {
+        let mut trust = u8::MAX;
+        let epoll = Reactor::of(self.worker).epoll();
         for place in self.places {
+            if place.event == Event::READ
+                && let Some(known) = place.entry.trust(epoll)
+            {
+                trust = trust.min(known);
+                continue;
+            }
             let mut state = place.entry.lock();
             if state.generation != place.generation {
                 return Err(io::Error::from_raw_os_error(libc::EBADF)); // closed; the number may be another file's now
             }
-            Reactor::of(self.worker).register(place.fd, &mut state, place.event)?;
+            trust = trust.min(Reactor::of(self.worker).register(place.fd, &mut state, place.event)?);
         }
-        Ok(())
+        Ok(trust)
+    }
+
+    /// Says that the wait rests on what is remembered: if it lasts a while, it is interrupted once, by [`Round::Doubt`].
+    pub(crate) fn believe(&self) {
+        self.is_belief.set(true);
     }
 
     /// What the kernel has said of the one descriptor that is watched, if that has ended the last round: bits of epoll's; 0 if it was
@@ -151,71 +181,130 @@ impl Watch<'_> {
 
     /// Makes a call on the one descriptor that is watched, while nobody can put another file in its place. `EBADF`, if somebody
     /// has. The call must not wait.
-    pub(crate) fn attempt(&self, call: &mut dyn FnMut() -> isize) -> Result<isize, i32> {
+    #[inline]
+    pub(crate) fn attempt(&self, call: impl FnOnce() -> isize) -> Result<isize, i32> {
+        self.attempt_and(call, |_, _| ())
+    }
+
+    /// The same for a call that is the last one, unless it would block: the place is left at once.
+    #[inline]
+    pub(crate) fn attempt_and_leave(&self, call: impl FnOnce() -> isize) -> Result<isize, i32> {
+        self.attempt_and(call, |place, state| {
+            place.leave(state, self.has_edge.get());
+            self.has_left.set(true);
+        })
+    }
+
+    #[inline]
+    fn attempt_and(
+        &self,
+        call: impl FnOnce() -> isize,
+        done: impl FnOnce(&Place, &mut table::State),
+    ) -> Result<isize, i32> {
         let [place] = self.places else {
             unreachable!("a call is made on one descriptor");
         };
-        let state = place.entry.lock();
-        if state.generation == place.generation {
-            Ok(call())
-        } else {
-            Err(libc::EBADF)
+        let mut state = place.entry.lock();
+        if state.generation != place.generation {
+            return Err(libc::EBADF);
         }
+        let result = call();
+        if result != -(libc::EAGAIN as isize) {
+            done(place, &mut state);
+        }
+        Ok(result)
     }
 
     /// Waits for a round, at most until the deadline.
+    #[inline(always)]
     pub(crate) fn wait(&self, deadline: u64, interruptible: bool) -> io::Result<Round> {
         loop {
             let end = self.wait_once(deadline, interruptible)?;
-            self.has_edge.set(end == WaitEnd::Woken);
+            let is_reminded = end == WaitEnd::Woken && self.is_reminded();
+            self.has_edge.set(end == WaitEnd::Woken && !is_reminded);
             return Ok(match end {
-                WaitEnd::Woken => Round::Look,
+                WaitEnd::Woken if !is_reminded => Round::Look,
                 WaitEnd::Closed => Round::Ended(self.error()),
-                WaitEnd::Interrupted(interruption) => Round::Interrupted(interruption),
-                WaitEnd::TimedOut if clock::now() >= deadline => Round::TimedOut,
-                WaitEnd::TimedOut => {
-                    // It has lasted a while: perhaps a descriptor was closed and opened anew without our knowledge. If it is
-                    // ready, an edge comes of it, for whoever waits longest; to look now would be to jump the queue.
-                    self.verify_at.set(clock::NEVER);
-                    for place in self.places {
-                        Reactor::of(self.worker).verify(place.fd, &mut place.entry.lock())?;
+                WaitEnd::Interrupted(interruption) => {
+                    self.distrust();
+                    Round::Interrupted(interruption)
+                }
+                WaitEnd::TimedOut if clock::now() >= deadline && !self.is_belief.get() => {
+                    self.distrust();
+                    Round::TimedOut
+                }
+                WaitEnd::Woken | WaitEnd::TimedOut => {
+                    let verified = self.verify();
+                    if self.is_belief.take() {
+                        return Ok(Round::Doubt); // who will find out what is wrong
                     }
+                    verified?;
                     continue;
                 }
             });
         }
     }
 
-    /// Waits until something happens, the deadline comes, or the registrations want to be verified.
+    /// Whether the round has ended because it is time to verify the registrations.
+    fn is_reminded(&self) -> bool {
+        let first = self.places.first().and_then(|first| first.waiter.get());
+        first.is_some_and(|waiter| waiter.age.get() == Age::Reminded)
+    }
+
+    /// It has lasted a while: perhaps a descriptor was closed and opened anew without our knowledge. If it is ready, an edge comes of it,
+    /// for whoever waits longest; to look now would be to jump the queue.
+    #[cold]
+    fn verify(&self) -> io::Result<()> {
+        self.is_verified.set(true);
+        for place in self.places {
+            Reactor::of(self.worker).verify(place.fd, &mut place.entry.lock())?;
+        }
+        Ok(())
+    }
+
+    /// The wait was too short to verify the registrations, and nothing has come of them: if all waits are so, nobody would ever.
+    #[cold]
+    fn distrust(&self) {
+        if !self.is_verified.get() {
+            for place in self.places {
+                Reactor::of(self.worker).distrust(place.fd, &mut place.entry.lock());
+            }
+        }
+    }
+
+    /// Waits until something happens, the deadline comes, or it is time to verify the registrations.
+    #[inline(always)]
     fn wait_once(&self, deadline: u64, interruptible: bool) -> io::Result<WaitEnd> {
         // Each time: while this fiber was awake, edges that found nobody may have ended a registration.
-        self.register()?;
+        let trust = self.register()?;
         let is_first = !self.has_waited.replace(true);
-        if is_first {
-            self.verify_at.set(clock::now() + VERIFY_AFTER);
-        }
+        self.has_left.set(false);
         let waiting = Waiting {
             reason: self.reason(),
             // A coroutine may be resumed by hand.
             park: self.worker.is_event_loop,
             interruptible,
-            deadline: deadline.min(self.verify_at.get()),
+            deadline,
         };
         if self.worker.is_event_loop
             && let Some(fiber) = self.worker.fiber()
         {
-            fiber.in_table.set(self.places.first().map(|first| InTable {
-                give_up: Place::give_up,
-                wait: NonNull::from(first).cast(),
-            }));
+            let in_table = self.places.first().map(|first| {
+                first.in_table.get_or_init(|| InTable {
+                    give_up: Place::give_up,
+                    wait: NonNull::from(first).cast(),
+                })
+            });
+            fiber.in_table.set(in_table.map(NonNull::from));
         }
         let end = self.worker.wait(waiting, |task, number| {
-            for place in self.places {
+            for (index, place) in self.places.iter().enumerate() {
                 let mut state = place.entry.lock();
                 let waiter = place
                     .waiter
                     .get_or_init(|| Waiter::new(task, number, self.worker.desk));
                 waiter.number.set(number);
+                waiter.edge.set(0); // one that came too late for the last wait is not this one's
                 if state.generation != place.generation {
                     // Closed since it was registered, by somebody who did not find it here.
                     waiter.error.set(libc::EBADF);
@@ -224,6 +313,12 @@ impl Watch<'_> {
                     // Or somebody has ended the waits while this one looked after its registration.
                     waiter.claim(Outcome::Closed);
                     break;
+                }
+                // If it lasts, it is to verify all of them: the first reminds it.
+                if index > 0 || self.is_verified.get() {
+                    waiter.age.set(Age::Settled);
+                } else {
+                    Reactor::of(self.worker).doubt(place.fd, &mut state, trust);
                 }
                 // Whoever only looked after its registration has kept its place.
                 if !waiter.is_linked() {
@@ -261,6 +356,36 @@ impl Watch<'_> {
 }
 
 impl Place {
+    /// The only one, as long as the descriptor stands for the file with this generation.
+    #[inline(always)]
+    fn of_file((fd, event): (RawFd, Event), generation: u32) -> Place {
+        Place {
+            fd,
+            event,
+            entry: table::entry(fd),
+            generation,
+            waiter: OnceCell::new(),
+            in_table: OnceCell::new(),
+            count: 1,
+        }
+    }
+
+    /// Leaves it. Whom an edge has woken lets the next one look: one edge may stand for several events.
+    fn leave(&self, state: &mut table::State, has_edge: bool) {
+        let Some(waiter) = self.waiter.get() else {
+            return;
+        };
+        // SAFETY: it is this descriptor's.
+        unsafe { state.unlink(NonNull::from(waiter)) };
+        if has_edge && state.generation == self.generation {
+            for (index, direction) in DIRECTIONS {
+                if self.event.contains(direction) {
+                    state.wake_oldest(index, waiter.desk, 0);
+                }
+            }
+        }
+    }
+
     /// Takes a coroutine that never goes on out of its places. If an edge has woken it, somebody else has it.
     ///
     /// # Safety
@@ -270,40 +395,19 @@ impl Place {
         // SAFETY: by the contract; they lie one after the other, as it says.
         let places = unsafe { std::slice::from_raw_parts(first.as_ptr(), first.as_ref().count) };
         for place in places {
-            let Some(waiter) = place.waiter.get() else {
-                continue;
-            };
-            let mut state = place.entry.lock();
-            // SAFETY: it is this descriptor's.
-            unsafe { state.unlink(NonNull::from(waiter)) };
-            if state.generation == place.generation {
-                for (index, direction) in DIRECTIONS {
-                    if place.event.contains(direction) {
-                        state.wake_oldest(index, waiter.desk, 0);
-                    }
-                }
-            }
+            place.leave(&mut place.entry.lock(), true);
         }
     }
 }
 
 impl Drop for Watch<'_> {
-    /// Leaves all places. Whom an edge has woken lets the next one look: one edge may stand for several events.
+    /// Leaves all places.
     fn drop(&mut self) {
+        if self.has_left.get() {
+            return;
+        }
         for place in self.places {
-            let Some(waiter) = place.waiter.get() else {
-                continue;
-            };
-            let mut state = place.entry.lock();
-            // SAFETY: it is this descriptor's.
-            unsafe { state.unlink(NonNull::from(waiter)) };
-            if self.has_edge.get() && state.generation == place.generation {
-                for (index, direction) in DIRECTIONS {
-                    if place.event.contains(direction) {
-                        state.wake_oldest(index, self.worker.desk, 0);
-                    }
-                }
-            }
+            place.leave(&mut place.entry.lock(), self.has_edge.get());
         }
     }
 }

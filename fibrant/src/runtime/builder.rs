@@ -127,13 +127,15 @@ impl Builder {
     /// default; `FIBRANT=stuck=1s` sets it for programs that do not.
     ///
     /// ```
+    /// use std::sync::atomic::{AtomicBool, Ordering};
     /// use std::time::Duration;
     ///
+    /// static OVER: AtomicBool = AtomicBool::new(false);
     /// let runtime = fibrant::runtime::Builder::new().workers(1).stuck_after(Duration::from_millis(20)).build().unwrap();
-    /// let busy = runtime.spawn(|| fibrant::hook::disabled(|| std::thread::sleep(Duration::from_millis(500))));
-    /// while runtime.dump().workers[0].stuck.is_none() {
-    ///     assert!(!busy.is_finished());
-    /// }
+    /// let busy = runtime.spawn(|| while !OVER.load(Ordering::Relaxed) {});
+    /// while runtime.dump().workers[0].stuck.is_none() {}
+    /// OVER.store(true, Ordering::Relaxed);
+    /// busy.join().unwrap();
     /// ```
     pub fn stuck_after(mut self, time: Duration) -> Builder {
         self.stuck_after = Some(time);

@@ -23,7 +23,7 @@ pub(crate) mod scope;
 pub(crate) mod spawn;
 mod stop;
 
-pub use crate::scheduler::{Dump, FiberDump, WorkerDump};
+pub use crate::scheduler::{Dump, FiberDump, FiberState, WorkerDump};
 pub use builder::Builder;
 pub use stop::Report;
 
@@ -98,8 +98,8 @@ impl Runtime {
     ///
     /// # Panics
     ///
-    /// On a thread that is a worker already; if worker 0 belongs to another thread; if the runtime has been stopped; and with the
-    /// panic of `f`.
+    /// On a thread that is a worker already; if worker 0 belongs to another thread; if the runtime has been stopped; with the
+    /// panic of `f`; and if another thread shuts the runtime down while `f` waits, which is cancelled then like every other fiber.
     ///
     /// ```
     /// use fibrant::runtime::Builder;
@@ -112,7 +112,7 @@ impl Runtime {
     #[track_caller]
     pub fn run<T>(&self, f: impl FnOnce() -> T) -> T {
         refuse_nested();
-        self.handle.crew.admit().unwrap_or_else(|error| panic!("{error}"));
+        let arrival = self.handle.crew.admit().unwrap_or_else(|error| panic!("{error}"));
         /// The closure is work that a stop waits for.
         struct Running<'a>(&'a Crew);
         impl Drop for Running<'_> {
@@ -121,6 +121,10 @@ impl Runtime {
             }
         }
         let running = Running(&self.handle.crew);
+        let f = move || {
+            drop(arrival);
+            f()
+        };
         match &self.caller {
             Some(caller) => {
                 assert!(
@@ -151,11 +155,15 @@ impl Runtime {
             crew: &self.handle.crew,
             desk,
         };
-        guest.crew.note_guest();
+        guest.crew.note_guest(desk);
         let caller = guest.caller.as_ref().expect("it leaves when it is dropped");
-        let result = caller.enter(f);
-        caller.drive(crate::clock::NEVER, |_| caller.started() > 0);
-        result
+        // Its fibers end before it leaves, whether or not it panics: nobody else runs them.
+        let result = caller.try_enter(f);
+        caller.drive(crate::clock::NEVER, |_| caller.has_fibers());
+        match result {
+            Ok(value) => value,
+            Err(ended) => ended.pass_on(self.name()),
+        }
     }
 
     /// A handle to this runtime.
@@ -184,7 +192,7 @@ impl Drop for Guest<'_> {
         if let Some(caller) = self.caller.take() {
             caller.abandon_rest();
         }
-        self.crew.note_guest_left();
+        self.crew.note_guest_left(self.desk);
         self.desk.give_back();
     }
 }

@@ -9,7 +9,7 @@ use crate::fiber::routine::{Crossing, Stage, Wanted, define_crossing};
 use crate::fiber::{Outcome, TaskRef, Thread, WaitNumber};
 use crate::io::Reactor;
 use crate::scheduler::WaitEnd;
-use crate::scheduler::event_loop::EventLoop;
+use crate::scheduler::event_loop::{EventLoop, Stopped};
 use crate::{hook, scheduler, sync, sys};
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -108,14 +108,20 @@ unsafe extern "C" fn depart_to(routine: *mut Routine) -> Crossing {
     }
 }
 
-/// The same for a coroutine that a forked child has from its parent, if it is one: there must be an event loop for it first.
+/// The same for a coroutine that a forked child has from its parent, if it is one.
 #[cold]
 fn depart_in_child(routine: NonNull<Routine>) -> Crossing {
-    if !EventLoop::is_parents() || event_loop().is_err() {
+    if !adopt_parents() {
         return Crossing::NONE;
     }
     // SAFETY: it has not been released: the promise of `depart_to`, which this is a part of.
     unsafe { EventLoop::depart_to(routine) }.unwrap_or(Crossing::NONE)
+}
+
+/// In a forked child that has coroutines from its parent there must be an event loop for them first. Whether there is one now that was
+/// not there before.
+fn adopt_parents() -> bool {
+    EventLoop::is_parents() && event_loop().is_ok()
 }
 
 define_crossing! {
@@ -138,6 +144,7 @@ unsafe extern "C" fn depart_from_current() -> Crossing {
 /// # Safety
 /// It has not been released. Whatever it has in its frames is forgotten.
 pub unsafe fn reset(routine: NonNull<Routine>) -> Result<(), Refusal> {
+    adopt_parents();
     // SAFETY: by the caller's promise.
     unsafe { EventLoop::reset(routine) }
 }
@@ -147,6 +154,7 @@ pub unsafe fn reset(routine: NonNull<Routine>) -> Result<(), Refusal> {
 /// # Safety
 /// It has not been released. Whatever it has in its frames is forgotten.
 pub unsafe fn release(routine: NonNull<Routine>) -> Result<(), Refusal> {
+    adopt_parents();
     // SAFETY: by the caller's promise.
     unsafe { EventLoop::release(routine) }
 }
@@ -160,6 +168,15 @@ pub unsafe fn set_hooked_of(routine: NonNull<Routine>, yes: bool) {
     let routine = unsafe { routine.as_ref() };
     if routine.task().is_some() {
         EventLoop::set_hooked(routine, yes);
+    }
+}
+
+/// Makes the coroutine that runs here somebody to locks, which is what one becomes as soon as it can wait. Without it they would take it for
+/// its thread, and then for another when it has waited.
+pub fn become_somebody() {
+    if let Some(routine) = current() {
+        // SAFETY: it runs, so it is there.
+        EventLoop::task_of(unsafe { routine.as_ref() });
     }
 }
 
@@ -202,8 +219,10 @@ pub fn key_destructor(key: libc::pthread_key_t) -> Option<unsafe extern "C" fn(*
 
 /// Resumes coroutines of this thread as they become ready. If there is an `after`, it is called after each turn, at least every
 /// millisecond, until it says that it is enough; otherwise this does not return.
-pub fn run(after: Option<impl FnMut() -> bool>) -> io::Result<()> {
-    event_loop()?.run(after)
+pub fn run(mut after: Option<impl FnMut() -> bool>) -> io::Result<()> {
+    // A child that was forked meanwhile goes on in an event loop of its own.
+    while event_loop()?.run(&mut after)? == Stopped::Forked {}
+    Ok(())
 }
 
 /// What ends a coroutine's [`wait`]. May be used on any thread.

@@ -139,7 +139,7 @@ where
 /// Spawns a fiber on the calling thread's worker, for the function of that name.
 fn spawn_here<F, T>(
     caller: &str,
-    name: Option<Arc<str>>,
+    name: Option<Arc<String>>,
     spawned_at: &'static Location<'static>,
     f: F,
 ) -> JoinHandle<T>
@@ -193,7 +193,7 @@ impl Fiber {
     /// ```
     #[track_caller]
     pub fn spawn(self) -> JoinHandle<()> {
-        let name = self.name().map(Arc::from);
+        let name = self.name().map(|name| Arc::new(name.to_owned()));
         spawn_here("Fiber::spawn", name, Location::caller(), move || {
             while self.state() != State::Term {
                 // A fiber that cannot be resumed (there is no stack) ends with the reason, which join passes on.
@@ -332,7 +332,7 @@ pub unsafe fn switch_to(worker: usize) {
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder makes nothing until spawn is called"]
 pub struct Builder {
-    name: Option<Arc<str>>,
+    name: Option<Arc<String>>,
     stack_size: Option<usize>,
     worker: Option<usize>,
     light: bool,
@@ -357,7 +357,7 @@ impl Builder {
     /// });
     /// ```
     pub fn name(mut self, name: impl Into<String>) -> Builder {
-        self.name = Some(Arc::from(name.into()));
+        self.name = Some(Arc::new(name.into()));
         self
     }
 
@@ -508,12 +508,13 @@ impl Builder {
         }
         let worker = self.worker;
         let making = self.making(crew, spawned_at, scope)?;
-        crew.admit()?;
+        let arrival = crew.admit()?;
         Thread::with(|thread| thread.counters.fibers_created.increment());
         // SAFETY: the caller's promise.
         let (fiber, task) = unsafe { Scheduled::make(making, f) };
         // SAFETY: it is new, and may start on another thread.
         unsafe { crew.take([fiber], worker) };
+        drop(arrival);
         // SAFETY: its only join handle, of the right type.
         Ok(unsafe { JoinHandle::new(task) })
     }
@@ -592,15 +593,23 @@ where
     T: Send + 'static,
 {
     let crew = &handle.crew;
+    // The functions come from the user's iterator, which may do anything, and may panic: nothing has begun yet. It may even go on
+    // elsewhere, in a fiber that is driven by hand.
+    let functions: Vec<F> = functions.into_iter().collect();
     let inside = Worker::current().filter(|_| handle.is_inside());
-    let mut fibers: Vec<NonNull<Scheduled>> = Vec::new();
-    let mut handles = Vec::new();
-    // The functions come from the user's iterator: it runs before any lock is taken.
-    for f in functions {
-        if inside.is_none() {
-            crew.admit()?;
-        }
-        let making = Builder::new().making(crew, spawned_at, None)?;
+    let makings = functions
+        .iter()
+        .map(|_| Builder::new().making(crew, spawned_at, None))
+        .collect::<io::Result<Vec<_>>>()?;
+    let mut arrival = None;
+    if inside.is_none() && !functions.is_empty() {
+        arrival = Some(crew.admit()?);
+        // The runtime cannot be drained before the first has ended, so the others are let in, too.
+        (1..functions.len()).for_each(|_| crew.note_begun_outside());
+    }
+    let mut fibers: Vec<NonNull<Scheduled>> = Vec::with_capacity(functions.len());
+    let mut handles = Vec::with_capacity(functions.len());
+    for (f, making) in functions.into_iter().zip(makings) {
         // SAFETY: it owns what it runs, which may be run and dropped anywhere.
         let (fiber, task) = unsafe { Scheduled::make(making, f) };
         fibers.push(fiber);
@@ -616,6 +625,7 @@ where
             unsafe { crew.take(fibers, None) };
         }
     }
+    drop(arrival);
     Ok(handles)
 }
 
@@ -636,7 +646,7 @@ where
             .spawn_unbounded(handle, called_at, Some(Arc::clone(&scope)), f)
     };
     let fiber = spawned.unwrap_or_else(|error| panic!("{error}"));
-    let result = fiber.join();
+    let result = fiber.join_to_the_end();
     // Whoever joins a fiber that was abandoned is told that it was cancelled. But it has not ended, and those to whom it has lent what
     // `f` borrows may still run.
     scope.wait_for_all();

@@ -32,7 +32,8 @@ const GRACE: Duration = Duration::from_secs(1);
 pub struct Report {
     /// The fibers that had not ended when the time was up, as they were then. They were cancelled.
     pub cancelled: Vec<FiberDump>,
-    /// Those among them that did not end even so: they never run again, and nothing that they hold is dropped.
+    /// Those among them that did not end even so: they never run again, and nothing that they hold is dropped. (A function that was
+    /// given to [`Runtime::run`] goes on if it can: it is a thread of the program's own.)
     pub abandoned: Vec<FiberDump>,
 }
 
@@ -124,8 +125,13 @@ impl Runtime {
                 report.cancelled.push(late);
             }
         }
-        report.abandoned = self.handle.crew.abandoned();
-        report.abandoned.extend(self.handle.crew.kept_by_threads());
+        // Those that a thread keeps first: when it comes back it notes them among the others.
+        report.abandoned = self.handle.crew.kept_by_threads();
+        for fiber in self.handle.crew.abandoned() {
+            if report.abandoned.iter().all(|other| other.id != fiber.id) {
+                report.abandoned.push(fiber);
+            }
+        }
         report
     }
 

@@ -71,9 +71,9 @@ pub(crate) unsafe fn submit(task: TaskRef, crew: Option<Arc<Crew>>) -> io::Resul
         pool.threads -= 1;
         // If others are at work, one of them will come to it. Otherwise nobody would.
         if pool.threads == 0 {
-            for job in std::mem::take(&mut pool.jobs) {
-                refuse(job, &error);
-            }
+            let jobs = std::mem::take(&mut pool.jobs);
+            drop(pool); // what they would have run is dropped, and that may be anything
+            jobs.into_iter().for_each(|job| refuse(job, &error));
             return Err(error);
         }
     }

@@ -5,12 +5,13 @@
 //! whatever waits for one of its fibers on that thread must do so. In other runtimes it is a *guest*, a worker for as long as
 //! the closure takes.
 
+use super::cancel::Cancelled;
 use super::driver::Timed;
 use super::group::Locals;
 use super::scheduled::{Making, Scheduled, end_child};
 use super::worker::Worker;
 use crate::clock;
-use crate::fiber::{TaskRef, Thread};
+use crate::fiber::{Payload, TaskRef, Thread};
 use crate::sys;
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe, Location};
@@ -23,6 +24,26 @@ pub(crate) struct Caller {
     worker: Worker,
     /// The thread that it belongs to, once there is one.
     owner: OnceLock<ThreadId>,
+}
+
+/// Why a root fiber did not return.
+pub(crate) enum Ended {
+    Panicked(Payload),
+    Cancelled,
+}
+
+impl Ended {
+    /// Goes on with the panic; and with one that says why, if it was cancelled: nobody joins it who would see that, and whoever
+    /// called does not expect to be unwound without a word.
+    #[track_caller]
+    pub(crate) fn pass_on(self, runtime: &str) -> ! {
+        match self {
+            Ended::Panicked(payload) => panic::resume_unwind(payload),
+            Ended::Cancelled => panic!(
+                "another thread has shut the runtime '{runtime}' down while this function ran in it, and waited"
+            ),
+        }
+    }
 }
 
 // SAFETY: the worker is touched by its owner only, which every function here checks.
@@ -60,6 +81,15 @@ impl Caller {
     /// Runs `f` as the root fiber of the worker, on this thread. The worker belongs to this thread, which is no worker now.
     #[track_caller]
     pub(crate) fn enter<R>(self: &Arc<Caller>, f: impl FnOnce() -> R) -> R {
+        match self.try_enter(f) {
+            Ok(value) => value,
+            Err(ended) => ended.pass_on(&self.worker.crew.name),
+        }
+    }
+
+    /// The same, for those who have something to do before they pass a panic on.
+    #[track_caller]
+    pub(crate) fn try_enter<R>(self: &Arc<Caller>, f: impl FnOnce() -> R) -> Result<R, Ended> {
         assert!(
             self.claim(),
             "a worker is entered by the thread that it belongs to"
@@ -98,6 +128,11 @@ impl Caller {
         self.worker.abandon_rest();
     }
 
+    /// Whether any fiber is with it.
+    pub(crate) fn has_fibers(&self) -> bool {
+        !self.worker.desk.roster.is_empty()
+    }
+
     /// How many started fibers it has.
     pub(crate) fn started(&self) -> usize {
         self.worker.desk.roster.started()
@@ -116,10 +151,10 @@ pub(super) fn own_worker_of(fiber: &Scheduled) -> Option<Arc<Caller>> {
 
 /// Runs `f` as the root fiber of a worker that this thread is for as long as that takes.
 #[track_caller]
-fn enter<R>(worker: &Worker, f: impl FnOnce() -> R) -> R {
+fn enter<R>(worker: &Worker, f: impl FnOnce() -> R) -> Result<R, Ended> {
     let making = Making {
         id: Thread::with(Thread::next_id),
-        name: thread::current().name().map(Arc::from),
+        name: thread::current().name().map(|name| Arc::new(name.to_owned())),
         spawned_at: Location::caller(),
         stack_size: 0,
         is_bound: true,
@@ -136,18 +171,29 @@ fn enter<R>(worker: &Worker, f: impl FnOnce() -> R) -> R {
         unsafe { worker.desk.roster.add_started(root) };
         worker.set_root(Some(root));
         worker.set_fiber(Some(root));
+        // Whoever has cancelled everybody, and has not found it, has said so before it looked.
+        if worker.crew.is_cancelling() {
+            worker.note_refused(scheduled);
+            scheduled.task.cancel();
+        }
         let process = sys::process();
+        // What ran here last may have been the scheduler's own code.
+        worker.thread().set_scheduling(false);
         let result = panic::catch_unwind(AssertUnwindSafe(f));
         if sys::process() != process {
             end_child(&result);
         }
         worker.set_fiber(None);
         worker.set_root(None);
+        let was_cancelled = scheduled.task.wait.is_cancelled();
         // SAFETY: it was added above. The scheduler's reference ends here; others may keep theirs.
         unsafe {
             worker.desk.roster.remove(root);
             drop(TaskRef::from_raw(NonNull::cast(root)));
         }
-        result.unwrap_or_else(|payload| panic::resume_unwind(payload))
+        result.map_err(|payload| match payload {
+            payload if was_cancelled && payload.is::<Cancelled>() => Ended::Cancelled,
+            payload => Ended::Panicked(payload),
+        })
     })
 }

@@ -102,6 +102,13 @@ impl Worker {
         self.fiber().is_some_and(|fiber| fiber.heard.get().is_none())
     }
 
+    /// Whether the fiber that runs here has been cancelled, or runs in a [`timeout`].
+    #[inline]
+    pub(crate) fn may_be_interrupted(&self) -> bool {
+        self.fiber()
+            .is_some_and(|fiber| fiber.deadline.get() != clock::NEVER || fiber.task.wait.is_cancelled())
+    }
+
     /// Notes that a hooked call has ended because of this.
     pub(crate) fn note_heard(&self, interruption: Interruption) {
         if let Some(fiber) = self.fiber() {
@@ -119,6 +126,15 @@ impl Scheduled {
             && !std::thread::panicking()
             // SAFETY: the current fiber's block is in use while its code runs.
             && !thread.current().is_some_and(|block| unsafe { block.as_ref() }.is_ending_locals())
+    }
+
+    /// Puts off its cancel once more.
+    pub(super) fn defer_cancel(&self) {
+        // Guards can be forgotten, but not so many of them: if the count began anew, what borrows would not be waited for.
+        let Some(more) = self.deferrals.get().checked_add(1) else {
+            std::process::abort();
+        };
+        self.deferrals.set(more);
     }
 }
 
@@ -147,6 +163,10 @@ pub fn timeout<T>(duration: Duration, f: impl FnOnce() -> T) -> Result<T, Elapse
     let Some(fiber) = Worker::current().and_then(Worker::fiber) else {
         return Ok(f());
     };
+    // Kept for as long as this takes: in a fiber that is driven by hand, `f` may be suspended, and go on when this fiber has ended.
+    // SAFETY: it runs, so it is alive.
+    let task = unsafe { TaskRef::share(NonNull::from(&fiber.task)) };
+    let fiber = Scheduled::of(&task);
     let outer = fiber.deadline.get();
     let own = clock::after(duration);
     fiber.deadline.set(own.min(outer));
@@ -185,7 +205,7 @@ pub fn timeout<T>(duration: Duration, f: impl FnOnce() -> T) -> Result<T, Elapse
 #[must_use = "it is put off only as long as the guard lives"]
 pub fn defer_cancel() -> DeferCancel {
     let fiber = Worker::current().and_then(Worker::fiber).map(|fiber| {
-        fiber.deferrals.set(fiber.deferrals.get() + 1);
+        fiber.defer_cancel();
         // SAFETY: it runs, so it is alive.
         unsafe { TaskRef::share(NonNull::from(&fiber.task)) }
     });

@@ -20,6 +20,7 @@ use crate::primitives::atomic::{
     Ordering::{AcqRel, Acquire, Release},
 };
 use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
 
 const OPEN: u8 = 0;
 const AWAITED: u8 = 1;
@@ -30,7 +31,8 @@ const DONE: u8 = 4;
 /// Whether a fiber has ended, and who waits for that.
 pub(crate) struct Completion {
     state: AtomicU8,
-    waiter: UnsafeCell<Option<Waker>>,
+    /// There in Awaited, and while it is being put there or taken out.
+    waiter: UnsafeCell<MaybeUninit<Waker>>,
 }
 
 /// Who owns the result of a fiber that has just completed.
@@ -46,7 +48,7 @@ impl Completion {
     pub(crate) fn new() -> Completion {
         Completion {
             state: AtomicU8::new(OPEN),
-            waiter: UnsafeCell::new(None),
+            waiter: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
 
@@ -72,7 +74,7 @@ impl Completion {
             return false;
         }
         // SAFETY: in Open, and if it has ended, the cell is the joiner's, and it is in one of them: its last waiter was taken back.
-        unsafe { *self.waiter.get() = Some(waiter) };
+        unsafe { (*self.waiter.get()).write(waiter) };
         if self
             .state
             .compare_exchange(OPEN, AWAITED, AcqRel, Acquire)
@@ -80,8 +82,8 @@ impl Completion {
         {
             return true;
         }
-        // SAFETY: it has ended: the cell was never given away.
-        unsafe { *self.waiter.get() = None };
+        // SAFETY: it has ended: the cell was never given away, and was filled above.
+        unsafe { (*self.waiter.get()).assume_init_drop() };
         false
     }
 
@@ -100,8 +102,8 @@ impl Completion {
             .compare_exchange(AWAITED, OPEN, AcqRel, Acquire)
             .is_ok()
         {
-            // SAFETY: in Open the cell is the joiner's.
-            unsafe { *self.waiter.get() = None };
+            // SAFETY: in Open the cell is the joiner's; a moment ago it was Awaited, so it is filled.
+            unsafe { (*self.waiter.get()).assume_init_drop() };
             return;
         }
         // The completing side has it, on another thread, and is about to find that there is nobody to wake.
@@ -128,12 +130,10 @@ impl Completion {
     pub(crate) unsafe fn complete(&self) -> ResultOwner {
         let before = self.state.swap(WAKING, AcqRel);
         if before == AWAITED {
-            // SAFETY: the state was Awaited, so the cell was the completing side's; the joiner finds Waking and leaves it.
-            let waiter = unsafe { (*self.waiter.get()).take() };
-            if let Some(waiter) = waiter {
-                // SAFETY: its fiber waits, or stays until this is done.
-                unsafe { waiter.wake() };
-            }
+            // SAFETY: the state was Awaited, so the cell is filled and was the completing side's; the joiner finds Waking and leaves it.
+            let waiter = unsafe { (*self.waiter.get()).assume_init_read() };
+            // SAFETY: its fiber waits, or stays until this is done.
+            unsafe { waiter.wake() };
         }
         self.state.store(DONE, Release);
         if before == DETACHED {

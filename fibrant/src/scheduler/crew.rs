@@ -13,10 +13,12 @@
 use super::desk::Desk;
 use super::dump::FiberDump;
 use super::group::Locals;
+use super::lock::Lock;
 use super::monitor;
 use super::scheduled::Scheduled;
 use crate::clock;
 use crate::fiber::{TaskRef, Thread};
+use crate::primitives::yield_thread;
 use crate::stats::{Counters, HookFigures, Stats};
 use crate::sys;
 use std::io;
@@ -58,21 +60,44 @@ pub(crate) struct Crew {
     /// Work that was begun, and work that ended, on threads that are not workers.
     begun_outside: AtomicU64,
     ended_outside: AtomicU64,
+    /// Work from outside that was let in, and is on no roster yet.
+    arriving: AtomicUsize,
     /// Whether a shutdown has lost its patience: see `begin_cancelling`.
     is_cancelling: AtomicBool,
-    /// Calls that are under way on real threads, and guests.
+    /// The desks of guests: threads that are workers for a while. This lock and those below are our own: while a fiber has one, it does not
+    /// wait, for the allocator's locks either, and so no worker waits for a fiber that only it could run.
+    guests: Lock<Vec<&'static Desk>>,
+    /// How often fibers have left one roster for another, and how often they have arrived: see `look_at_all`.
+    departures: AtomicU64,
+    arrivals: AtomicU64,
+    /// Calls that are under way on real threads.
     offloaded: AtomicUsize,
     /// When one of those last ended: nanoseconds of the monotonic clock.
     offload_ended_at: AtomicU64,
     /// The counters of the threads that are or were its workers.
-    counters: Mutex<Vec<Arc<Counters>>>,
+    counters: Lock<Vec<Arc<Counters>>>,
     /// The fibers that were refused because they came when everybody had been cancelled, and those that were abandoned.
-    refused: Mutex<Vec<FiberDump>>,
-    abandoned: Mutex<Vec<FiberDump>>,
+    refused: Lock<Vec<FiberDump>>,
+    abandoned: Lock<Vec<FiberDump>>,
     /// Whether the dump has been printed because nothing moved.
     pub(super) deadlock_reported: AtomicBool,
     /// For those who wait for the end: notified when the crew is over.
     end: (Mutex<()>, Condvar),
+}
+
+/// Work from outside on its way to a roster. It has arrived when this is dropped: until then a shutdown that only waits for fibers waits
+/// for it, too.
+pub(crate) struct Arrival<'a>(&'a Crew);
+
+impl Drop for Arrival<'_> {
+    fn drop(&mut self) {
+        self.0.arriving.fetch_sub(1, SeqCst);
+        fence(SeqCst);
+        // It may have run and ended already, and whoever looked then has found it still arriving.
+        if self.0.is_cancelling() {
+            self.0.finish_if_drained();
+        }
+    }
 }
 
 /// What is wrong with a runtime that a child has from its parent.
@@ -105,12 +130,16 @@ impl Crew {
             searching: AtomicBool::new(false),
             begun_outside: AtomicU64::new(0),
             ended_outside: AtomicU64::new(0),
+            arriving: AtomicUsize::new(0),
             is_cancelling: AtomicBool::new(false),
+            guests: Lock::default(),
+            departures: AtomicU64::new(0),
+            arrivals: AtomicU64::new(0),
             offloaded: AtomicUsize::new(0),
             offload_ended_at: AtomicU64::new(0),
-            counters: Mutex::default(),
-            refused: Mutex::default(),
-            abandoned: Mutex::default(),
+            counters: Lock::default(),
+            refused: Lock::default(),
+            abandoned: Lock::default(),
             deadlock_reported: AtomicBool::new(false),
             end: (Mutex::new(()), Condvar::new()),
         })
@@ -200,9 +229,66 @@ impl Crew {
         self.is_cancelling.load(Acquire)
     }
 
-    /// Whether no worker has a fiber.
+    /// Whether no worker and no guest has a fiber, and none is arriving.
     fn has_no_fibers(&self) -> bool {
-        self.desks.iter().all(|desk| desk.roster.is_empty())
+        // Whoever comes next finds the crew closed, and whoever ends the last fiber or arrival, or has passed one on, looks here afterwards.
+        fence(SeqCst);
+        // Those on their way first: whoever has arrived is on a roster. Nobody may be on the way from one worker to another, on no roster,
+        // and nobody may have gone from one that is yet to be looked at to one that was found empty.
+        let arrivals = self.arrivals.load(SeqCst);
+        self.departures.load(SeqCst) == arrivals
+            && self.arriving.load(SeqCst) == 0
+            && self.every_desk(|_, desk| desk.roster.is_empty())
+            && self.departures.load(SeqCst) == arrivals
+    }
+
+    /// Whether all desks are so: those of the workers, then those of guests, whose numbers follow. Stops at the first that is not.
+    pub(super) fn every_desk(&self, mut is_so: impl FnMut(usize, &'static Desk) -> bool) -> bool {
+        // Under the lock no guest leaves: its desk could be that of another runtime's worker the next moment.
+        let guests = self.guests.lock();
+        let mut desks = self.desks.iter().chain(guests.iter()).enumerate();
+        desks.all(|(index, desk)| is_so(index, desk))
+    }
+
+    /// Calls `look`, which goes through all desks, until each fiber was found once: again if fibers were passed from one worker to
+    /// another meanwhile. Not for ever, for they may be passed on all the time; then some may be missing, or there twice.
+    pub(super) fn look_at_all<T>(&self, mut look: impl FnMut() -> T) -> T {
+        const MOST_LOOKS: usize = 20;
+        for _ in 1..MOST_LOOKS {
+            let departures = self.wait_until_all_have_arrived();
+            let seen = look();
+            if departures == Some(self.departures.load(SeqCst)) {
+                return seen;
+            }
+        }
+        look()
+    }
+
+    /// How often fibers have left one roster for another, if nobody is on the way. Waits for it, but not for ever: whoever passes
+    /// fibers on may have lost its processor.
+    fn wait_until_all_have_arrived(&self) -> Option<u64> {
+        const MOST_TURNS: usize = 1000;
+        for _ in 0..MOST_TURNS {
+            // Those who have arrived first: if the numbers are equal, nobody was on the way in between.
+            let arrivals = self.arrivals.load(SeqCst);
+            if self.departures.load(SeqCst) == arrivals {
+                return Some(arrivals);
+            }
+            yield_thread();
+        }
+        None
+    }
+
+    /// Calls `pass`, which takes fibers from one roster to another.
+    pub(super) fn while_passing<T>(&self, pass: impl FnOnce() -> T) -> T {
+        self.departures.fetch_add(1, SeqCst);
+        let result = pass();
+        self.arrivals.fetch_add(1, SeqCst);
+        // Whoever has looked meanwhile, perhaps as the last one, has found it on its way.
+        if self.is_cancelling() {
+            self.finish_if_drained();
+        }
+        result
     }
 
     /// Ends the crew if it is closing and all work is done. For whoever has just run out of work, or ended some outside.
@@ -214,15 +300,16 @@ impl Crew {
         }
     }
 
-    /// Notes that a thread that is not one of the workers has come to run something, which has been admitted.
-    pub(crate) fn note_guest(&self) {
-        self.offloaded.fetch_add(1, Relaxed);
+    /// Notes that a thread that is not one of the workers has come to run something, which has been admitted, at this desk.
+    pub(crate) fn note_guest(&self, desk: &'static Desk) {
+        let mut guests = self.guests.lock();
+        guests.push(desk);
     }
 
     /// Notes that a guest has left.
-    pub(crate) fn note_guest_left(&self) {
-        self.offload_ended_at.store(clock::now(), Relaxed);
-        self.offloaded.fetch_sub(1, Relaxed);
+    pub(crate) fn note_guest_left(&self, desk: &'static Desk) {
+        let mut guests = self.guests.lock();
+        guests.retain(|other| !ptr::eq(*other, desk));
     }
 
     /// Notes that a call has gone to a real thread.
@@ -240,52 +327,44 @@ impl Crew {
 
     /// Notes that a fiber came when everybody had been cancelled.
     pub(super) fn note_refused(&self, fiber: FiberDump) {
-        self.refused
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(fiber);
+        self.refused.lock().push(fiber);
     }
 
     /// The fibers that came when everybody had been cancelled.
     pub(crate) fn refused(&self) -> Vec<FiberDump> {
-        self.refused
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.refused.lock().clone()
     }
 
     /// Notes that a fiber was abandoned.
     pub(super) fn note_abandoned(&self, fiber: FiberDump) {
-        self.abandoned
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(fiber);
+        self.abandoned.lock().push(fiber);
     }
 
     /// The fibers that were abandoned.
     pub(crate) fn abandoned(&self) -> Vec<FiberDump> {
-        self.abandoned
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.abandoned.lock().clone()
     }
 
-    /// The fibers of workers whose threads have not come back.
+    /// The fibers of workers whose threads have not come back, and of guests that have not left.
     pub(crate) fn kept_by_threads(&self) -> Vec<FiberDump> {
         let now = clock::now();
         let mut fibers = Vec::new();
-        for (index, desk) in self.desks.iter().enumerate() {
-            if desk.is_manned.load(Acquire) {
-                desk.roster
-                    .for_each(|fiber, place| fibers.push(FiberDump::of(fiber, place, index, now)));
+        self.every_desk(|index, desk| {
+            if desk.is_manned.load(Acquire) || index >= self.desks.len() {
+                fibers.extend(
+                    FiberDump::of_all(desk, index, now)
+                        .into_iter()
+                        .map(|(_, fiber)| fiber),
+                );
             }
-        }
+            true
+        });
         fibers
     }
 
     /// Keeps the counters of a thread that is one of the workers.
     pub(super) fn add_counters(&self, counters: Arc<Counters>) {
-        let mut all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.counters.lock();
         if !all.iter().any(|other| Arc::ptr_eq(other, &counters)) {
             all.push(counters);
         }
@@ -293,13 +372,13 @@ impl Crew {
 
     /// What the threads that are or were its workers have counted.
     pub(crate) fn stats(&self) -> Stats {
-        let all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.counters.lock();
         Stats::sum(all.iter().map(|counters| counters.read()))
     }
 
     /// What its workers have counted of the hooks, by their numbers.
     pub(crate) fn hook_figures(&self) -> HookFigures {
-        let all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.counters.lock();
         let mut sum = HookFigures::default();
         for counters in all.iter() {
             sum.add(&counters.hooks);
@@ -312,16 +391,21 @@ impl Crew {
         self.begun_outside.fetch_add(1, AcqRel);
     }
 
-    /// Lets work from outside in, and notes that it has begun, unless the crew takes no more.
-    pub(crate) fn admit(&self) -> io::Result<()> {
+    /// Lets work from outside in, and notes that it has begun, unless the crew takes no more. The caller brings it to a roster and then
+    /// drops what this returns.
+    pub(crate) fn admit(&self) -> io::Result<Arrival<'_>> {
         if !self.is_of_this_process() {
             return Err(io::Error::other(FOREIGN));
         }
         // Noted before the look: a crew that is open then cannot find itself drained before this work has ended.
+        self.arriving.fetch_add(1, SeqCst);
+        let arrival = Arrival(self);
         self.note_begun_outside();
+        fence(SeqCst);
         if self.phase() == Phase::Open {
-            return Ok(());
+            return Ok(arrival);
         }
+        drop(arrival);
         self.note_ended_outside();
         Err(io::Error::other(format!(
             "the runtime '{}' has been stopped and takes no more work",
@@ -385,11 +469,23 @@ impl Crew {
         }
     }
 
+    /// A worker has woken up and found something of its own to run. If it was woken to steal, another has to.
+    pub(super) fn pass_search_on(&self, own: &Desk) {
+        if self.searching.load(Relaxed) {
+            self.searching.store(false, SeqCst);
+            let mut others = self.desks.iter().filter(|desk| !ptr::eq(**desk, own));
+            if own.roster.fresh() > 0 || others.any(|desk| desk.roster.fresh() > 0) {
+                self.wake_thief();
+            }
+        }
+    }
+
     /// Wakes everyone who sleeps.
     pub(crate) fn rouse_all(&self) {
-        for desk in &self.desks {
+        self.every_desk(|_, desk| {
             desk.rouse();
-        }
+            true
+        });
     }
 
     /// The manned desk with the fewest started fibers, and how many those are, about.
@@ -401,12 +497,13 @@ impl Crew {
             .min_by_key(|(_, crowd)| *crowd)
     }
 
-    /// Where a fiber from outside goes: to a sleeping worker, or else to the least crowded, or to the first if nobody is at
-    /// work.
+    /// Where a fiber from outside goes: to the least crowded of those who sleep, or else of all, or to the first if nobody is at
+    /// work. (Where one who is awake has far fewer fibers, it is passed on there when it would start: see `Worker::relief`.)
     fn place_for_outsider(&self) -> &'static Desk {
-        let manned = || self.desks.iter().filter(|desk| desk.is_manned.load(Relaxed));
-        manned()
-            .find(|desk| desk.inbox().is_asleep())
+        let manned = self.desks.iter().filter(|desk| desk.is_manned.load(Relaxed));
+        manned
+            .filter(|desk| desk.inbox().is_asleep())
+            .min_by_key(|desk| desk.crowd.load(Relaxed))
             .copied()
             .or_else(|| self.least_crowded().map(|(desk, _)| desk))
             .unwrap_or(self.desks[0])
@@ -434,19 +531,22 @@ impl Crew {
         }
     }
 
-    /// All fibers that fit, at about this moment. One that is just being passed from one worker to another may be missed.
+    /// All fibers that fit, at about this moment.
     pub(crate) fn tasks(&self, fits: impl Fn(&Scheduled) -> bool) -> Vec<TaskRef> {
-        let mut tasks = Vec::new();
-        for desk in &self.desks {
-            desk.roster.for_each(|fiber, _| {
-                // SAFETY: whoever is on a roster has not ended, and cannot be removed while its lock is held.
-                if fits(unsafe { fiber.as_ref() }) {
-                    // SAFETY: as above.
-                    tasks.push(unsafe { TaskRef::share(fiber.cast()) });
-                }
+        self.look_at_all(|| {
+            let mut tasks = Vec::new();
+            self.every_desk(|_, desk| {
+                desk.roster.for_each(|fiber, _| {
+                    // SAFETY: whoever is on a roster has not ended, and cannot be removed while its lock is held.
+                    if fits(unsafe { fiber.as_ref() }) {
+                        // SAFETY: as above.
+                        tasks.push(unsafe { TaskRef::share(fiber.cast()) });
+                    }
+                });
+                true
             });
-        }
-        tasks
+            tasks
+        })
     }
 
     /// How many event callbacks are pending.

@@ -27,7 +27,7 @@ pub(super) fn look(worker: &Worker) {
     };
     worker.last_look.set(worker.now());
     let since = worker.now().saturating_sub(clock::nanoseconds(patience));
-    let stuck = crew.desks.iter().all(|desk| {
+    let stuck = crew.every_desk(|_, desk| {
         let idle_since = desk.idle_since.load(Relaxed);
         let is_idle = !desk.is_manned.load(Relaxed) || (idle_since != 0 && idle_since <= since);
         is_idle

@@ -51,6 +51,8 @@ pub(crate) struct Desk {
     pub(super) turns: AtomicU64,
     pub(super) polls: AtomicU64,
     pub(super) steals: AtomicU64,
+    /// How often the bell was rung. Whoever rings counts.
+    pub(super) wakes: AtomicU64,
     pub(super) alarms: AtomicUsize,
     pub(crate) events: AtomicUsize,
     /// Since when it has been stuck in one fiber, as the monitor sees it: nanoseconds of the monotonic clock, 0 if it is not.
@@ -102,6 +104,7 @@ impl Desk {
             turns: AtomicU64::new(0),
             polls: AtomicU64::new(0),
             steals: AtomicU64::new(0),
+            wakes: AtomicU64::new(0),
             alarms: AtomicUsize::new(0),
             events: AtomicUsize::new(0),
             stuck_since: AtomicU64::new(0),
@@ -125,6 +128,7 @@ impl Desk {
             &self.ended,
             &self.polls,
             &self.steals,
+            &self.wakes,
             &self.idle_since,
         ] {
             number.store(0, Relaxed);
@@ -200,6 +204,7 @@ impl Desk {
     }
 
     fn ring(&self) {
+        self.wakes.fetch_add(1, Relaxed);
         // SAFETY: writes eight bytes of a local variable to a descriptor that is open for good. It can only fail if the number
         // in it would overflow, which takes longer than anything lasts.
         unsafe { sys::syscall!(SYS_write, self.bell(), &raw const ONE, 8) };

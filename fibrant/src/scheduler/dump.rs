@@ -1,6 +1,7 @@
 //! The dump: what every fiber and every worker of a runtime is doing.
 
 use super::crew::{Crew, Phase};
+use super::desk::Desk;
 use super::roster::Place;
 use super::scheduled::Scheduled;
 use crate::clock;
@@ -9,7 +10,10 @@ use crate::stats::HookStats;
 use crate::sys;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{
+    Ordering::{Acquire, Relaxed},
+    fence,
+};
 use std::time::Duration;
 
 /// What a runtime's workers and fibers were doing at about one moment: [`Handle::dump`](crate::runtime::Handle::dump).
@@ -37,7 +41,8 @@ pub struct Dump {
     pub runtime: String,
     /// Whether it is being stopped.
     pub stopping: bool,
-    /// Its workers, by index.
+    /// Its workers, by index, and then its guests: threads that are in [`Runtime::run`](crate::runtime::Runtime::run) of a runtime
+    /// that was built without `use_caller`.
     pub workers: Vec<WorkerDump>,
     /// Its fibers.
     pub fibers: Vec<FiberDump>,
@@ -58,35 +63,80 @@ pub struct Dump {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct WorkerDump {
-    /// Its index.
+    /// Its index; those of guests come after those of workers.
     pub index: usize,
+    /// Whether it is a guest.
+    pub guest: bool,
     /// The number of the system's thread that it is, 0 if none has been yet.
     pub thread: i32,
     /// Whether a thread is at work here; the caller's worker is active only while the caller is in `run`.
     pub active: bool,
     /// Whether it sleeps until something happens.
     pub idle: bool,
-    /// The fiber that runs, or last did before the worker polled.
+    /// Whether it will end: its runtime is being stopped.
+    pub stopping: bool,
+    /// The fiber that runs; none while the worker looks for one.
     pub current: Option<u64>,
     /// For how long it has been stuck in that fiber, if it is: see
     /// [`Builder::stuck_after`](crate::runtime::Builder::stuck_after).
     pub stuck: Option<Duration>,
-    /// How many fibers could go on, as of its last poll.
+    /// How many fibers could go on: they are in its run queue, or in its inbox.
     pub ready: usize,
-    /// How many fibers here have not started.
+    /// How many fibers here have not started, and may be stolen by others.
     pub fresh: usize,
+    /// How many have not started, and are bound to this worker.
+    pub bound: usize,
     /// How many have started and not ended.
     pub started: usize,
-    /// How many turns it has made, as of its last poll: switches from one fiber to another.
+    /// How many turns it has made: switches from one fiber to another.
     pub turns: u64,
     /// How many fibers it has stolen from others.
     pub steals: u64,
     /// How often it has polled.
     pub polls: u64,
+    /// How often others have woken it from its sleep.
+    pub wakes: u64,
     /// How many deadlines (sleeps, timeouts, timers) are pending here, as of its last poll.
     pub timers: usize,
     /// How many event callbacks are pending here.
     pub events: usize,
+}
+
+/// What state a fiber was in, in a [`Dump`].
+///
+/// ```
+/// use fibrant::runtime::{FiberState, Runtime};
+///
+/// fibrant::run(|| {
+///     let fresh = fibrant::spawn(|| ());
+///     let dump = Runtime::current().unwrap().dump();
+///     let state_of = |id| dump.fibers.iter().find(|fiber| fiber.id == id).unwrap().state;
+///     assert_eq!(state_of(fibrant::fiber::current().unwrap().id()), FiberState::Running);
+/// #   let _ = fresh;
+/// });
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FiberState {
+    /// It has not started.
+    Fresh,
+    /// It could go on, as soon as it is its turn.
+    Ready,
+    /// It runs.
+    Running,
+    /// It waits for something.
+    Waiting,
+}
+
+impl fmt::Display for FiberState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FiberState::Fresh => "not started",
+            FiberState::Ready => "ready",
+            FiberState::Running => "running",
+            FiberState::Waiting => "waiting",
+        })
+    }
 }
 
 /// What one fiber was doing, in a [`Dump`].
@@ -109,12 +159,13 @@ pub struct FiberDump {
     pub name: Option<String>,
     /// The index of the worker that it is with.
     pub worker: usize,
-    /// Whether it has started.
-    pub started: bool,
+    /// What state it was in.
+    pub state: FiberState,
     /// What it waits for; `None` if it runs, can run, or has not started.
     pub wait: Option<WaitReason>,
     /// More about what it waits for, if that is one of [`sync`](crate::sync)'s: its kind and name, who holds it and since when, who
-    /// waits for it.
+    /// waits for it. Of a [`select!`](crate::select) with several arms, that of each channel in turn, with its address and whether it is
+    /// to receive or to send; of the first eight, if there are more, and how many more.
     pub subject: Option<String>,
     /// The hooked call that it waits in.
     pub call: Option<&'static str>,
@@ -132,43 +183,25 @@ impl Dump {
     /// What the crew is doing.
     pub(crate) fn of(crew: &Crew) -> Dump {
         let now = clock::now();
-        let mut fibers = Vec::new();
-        let workers = crew.desks.iter().enumerate().map(|(index, desk)| {
-            let mut unstarted = 0;
-            let mut current = None;
-            let running = desk.running.load(Relaxed);
-            desk.roster.for_each(|fiber, place| {
-                if fiber.as_ptr() == running {
-                    // SAFETY: it is on the roster, whose lock is held, so it has not ended.
-                    current = Some(unsafe { fiber.as_ref() }.task.id());
-                }
-                unstarted += usize::from(place != Place::Started);
-                fibers.push(FiberDump::of(fiber, place, index, now));
+        let stopping = crew.phase() != Phase::Open;
+        let (workers, fibers) = crew.look_at_all(|| {
+            let (mut workers, mut fibers) = (Vec::new(), Vec::new());
+            crew.every_desk(|index, desk| {
+                let with_it = FiberDump::of_all(desk, index, now);
+                workers.push(WorkerDump {
+                    guest: index >= crew.desks.len(),
+                    stopping,
+                    ..WorkerDump::of(desk, index, now, &with_it)
+                });
+                fibers.extend(with_it.into_iter().map(|(_, fiber)| fiber));
+                true
             });
-            WorkerDump {
-                index,
-                thread: desk.thread.load(Relaxed),
-                active: desk.is_manned.load(Relaxed),
-                idle: desk.inbox().is_asleep(),
-                current,
-                stuck: match desk.stuck_since.load(Relaxed) {
-                    0 => None,
-                    since => Some(Duration::from_nanos(now.saturating_sub(since))),
-                },
-                ready: desk.ready.load(Relaxed),
-                fresh: unstarted,
-                started: desk.roster.started(),
-                turns: desk.turns.load(Relaxed),
-                steals: desk.steals.load(Relaxed),
-                polls: desk.polls.load(Relaxed),
-                timers: desk.alarms.load(Relaxed),
-                events: desk.events.load(Relaxed),
-            }
+            (workers, fibers)
         });
         Dump {
             runtime: crew.name.clone(),
-            stopping: crew.phase() != Phase::Open,
-            workers: workers.collect(),
+            stopping,
+            workers,
             fibers,
             hooks: Vec::new(), // named by those who know the names
         }
@@ -198,24 +231,58 @@ impl Dump {
 }
 
 impl WorkerDump {
+    /// What a worker that these fibers are with is doing.
+    fn of(desk: &Desk, index: usize, now: u64, fibers: &[(Place, FiberDump)]) -> WorkerDump {
+        let count = |place| fibers.iter().filter(|(its, _)| *its == place).count();
+        let in_state = |state| fibers.iter().filter(move |(_, fiber)| fiber.state == state);
+        WorkerDump {
+            index,
+            guest: false,
+            thread: desk.thread.load(Relaxed),
+            active: desk.is_manned.load(Relaxed),
+            idle: desk.inbox().is_asleep(),
+            stopping: false,
+            current: in_state(FiberState::Running).next().map(|(_, fiber)| fiber.id),
+            stuck: match desk.stuck_since.load(Relaxed) {
+                0 => None,
+                since => Some(Duration::from_nanos(now.saturating_sub(since))),
+            },
+            ready: in_state(FiberState::Ready).count(),
+            fresh: count(Place::Fresh),
+            bound: count(Place::Bound),
+            started: count(Place::Started),
+            turns: desk.turns.load(Relaxed),
+            steals: desk.steals.load(Relaxed),
+            polls: desk.polls.load(Relaxed),
+            wakes: desk.wakes.load(Relaxed),
+            timers: desk.alarms.load(Relaxed),
+            events: desk.events.load(Relaxed),
+        }
+    }
+
     fn to_json(&self) -> String {
         format!(
-            "{{\"index\":{},\"thread\":{},\"active\":{},\"idle\":{},\"current\":{},\"stuck_ms\":{},\"ready\":{},\"fresh\":{},\"started\":{},\
-             \"turns\":{},\"steals\":{},\"polls\":{},\"timers\":{},\"events\":{}}}",
+            "{{\"index\":{},\"guest\":{},\"thread\":{},\"active\":{},\"idle\":{},\"stopping\":{},\"current\":{},\"stuck_ms\":{},\
+             \"ready\":{},\"fresh\":{},\"bound\":{},\"started\":{},\"turns\":{},\"steals\":{},\"polls\":{},\"wakes\":{},\
+             \"timers\":{},\"events\":{}}}",
             self.index,
+            self.guest,
             self.thread,
             self.active,
             self.idle,
+            self.stopping,
             self.current
                 .map_or_else(|| "null".to_owned(), |id| id.to_string()),
             self.stuck
                 .map_or_else(|| "null".to_owned(), |stuck| stuck.as_millis().to_string()),
             self.ready,
             self.fresh,
+            self.bound,
             self.started,
             self.turns,
             self.steals,
             self.polls,
+            self.wakes,
             self.timers,
             self.events
         )
@@ -223,12 +290,41 @@ impl WorkerDump {
 }
 
 impl FiberDump {
-    /// What a fiber on a roster, whose lock is held, is doing.
-    pub(super) fn of(fiber: NonNull<Scheduled>, place: Place, worker: usize, now: u64) -> FiberDump {
+    /// What all fibers at a desk are doing, and where they are on its roster.
+    pub(super) fn of_all(desk: &Desk, worker: usize, now: u64) -> Vec<(Place, FiberDump)> {
+        let mut fibers = Vec::new();
+        desk.roster.for_each(|fiber, place| {
+            let state = match place {
+                Place::Started => FiberState::Ready,
+                _ => FiberState::Fresh,
+            };
+            fibers.push((place, FiberDump::of(fiber, state, Some(desk), worker, now)));
+        });
+        fibers
+    }
+
+    /// What a fiber on a roster, whose lock is held, is doing: it is in that state if it neither waits nor runs at that desk.
+    pub(super) fn of(
+        fiber: NonNull<Scheduled>,
+        state: FiberState,
+        desk: Option<&Desk>,
+        worker: usize,
+        now: u64,
+    ) -> FiberDump {
+        let address = fiber.as_ptr();
         // SAFETY: whoever is on a roster has not ended; the lock keeps it there.
         let fiber = unsafe { fiber.as_ref() };
         let task = &fiber.task;
         let waiting = task.waiting();
+        // Looked at afterwards: one that has begun to wait, but has not left the processor, may not have told those who are to wake it.
+        fence(Acquire);
+        let runs = desk.is_some_and(|desk| desk.running.load(Acquire) == address);
+        let waiting = waiting.filter(|_| !runs);
+        let state = match waiting {
+            Some(_) => FiberState::Waiting,
+            None if runs => FiberState::Running,
+            None => state,
+        };
         // SAFETY: it is null or a name in a table.
         let call = unsafe { fiber.call.load(Relaxed).as_ref() }.filter(|_| waiting.is_some());
         let peer = match waiting {
@@ -239,9 +335,9 @@ impl FiberDump {
             id: task.id(),
             name: task.name().map(str::to_owned),
             worker,
-            started: place == Place::Started,
+            state,
             wait: waiting.map(|(reason, _)| reason),
-            subject: task.describe_subject(),
+            subject: waiting.and_then(|_| task.describe_subject()),
             call: call.copied(),
             peer,
             waited: waiting.map(|(_, since)| Duration::from_nanos(now.saturating_sub(since))),
@@ -254,11 +350,11 @@ impl FiberDump {
         let or_null =
             |text: Option<String>| text.map_or_else(|| "null".to_owned(), |text| json_string(&text));
         format!(
-            "{{\"id\":{},\"name\":{},\"worker\":{},\"started\":{},\"wait\":{},\"subject\":{},\"call\":{},\"peer\":{},\"waited_ms\":{},\"cancelled\":{},\"spawned_at\":{}}}",
+            "{{\"id\":{},\"name\":{},\"worker\":{},\"state\":{},\"wait\":{},\"subject\":{},\"call\":{},\"peer\":{},\"waited_ms\":{},\"cancelled\":{},\"spawned_at\":{}}}",
             self.id,
             or_null(self.name.clone()),
             self.worker,
-            self.started,
+            json_string(&self.state.to_string()),
             or_null(self.wait.map(|wait| wait.to_string())),
             or_null(self.subject.clone()),
             or_null(self.call.map(str::to_owned)),
@@ -278,7 +374,7 @@ impl fmt::Display for Dump {
             f,
             "runtime '{}': {} workers, {} fibers{stopping}",
             self.runtime,
-            self.workers.len(),
+            self.workers.iter().filter(|worker| !worker.guest).count(),
             self.fibers.len()
         )?;
         for worker in &self.workers {
@@ -298,16 +394,19 @@ impl fmt::Display for Dump {
             };
             writeln!(
                 f,
-                "  worker {} (thread {}): {doing}; {} ready, {} fresh, {} started; {} turns, {} steals, {} polls; \
+                "  {} {} (thread {}): {doing}; {} ready, {} fresh, {} bound, {} started; {} turns, {} steals, {} polls, {} wakes; \
                  {} timers, {} events",
+                if worker.guest { "guest" } else { "worker" },
                 worker.index,
                 worker.thread,
                 worker.ready,
                 worker.fresh,
+                worker.bound,
                 worker.started,
                 worker.turns,
                 worker.steals,
                 worker.polls,
+                worker.wakes,
                 worker.timers,
                 worker.events
             )?;
@@ -326,8 +425,7 @@ impl fmt::Display for Dump {
                     let subject = subject.map_or_else(String::new, |subject| format!(" ({subject})"));
                     write!(f, ": {call}{wait}{peer}{subject} for {waited:.1?}")?;
                 }
-                _ if fiber.started => write!(f, ": running or ready")?,
-                _ => write!(f, ": not started")?,
+                _ => write!(f, ": {}", fiber.state)?,
             }
             let cancelled = if fiber.cancelled { ", cancelled" } else { "" };
             writeln!(

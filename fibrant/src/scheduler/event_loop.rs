@@ -11,7 +11,7 @@ use super::crew::Crew;
 use super::desk::Desk;
 use super::driver::{Driver, Timed};
 use super::group::Locals;
-use super::scheduled::{Making, Scheduled};
+use super::scheduled::{InTable, Making, Scheduled};
 use super::turn::{WaitEnd, Waiting};
 use super::worker::Worker;
 use crate::clock;
@@ -29,6 +29,10 @@ use std::time::Duration;
 
 /// How long the loop sleeps at most if it has somebody to call after each turn: nanoseconds.
 const TURN: u64 = 1_000_000;
+
+/// How many calls in a row a coroutine may make that find something without waiting for it, before others have a turn. In libco each such
+/// call goes back to the event loop, and programs count on it.
+const READY_CALLS: u32 = 64;
 
 /// A thread's event loop. It never moves.
 #[repr(C)]
@@ -60,6 +64,15 @@ pub enum Refusal {
     Waiting,
     /// It belongs to another thread.
     Elsewhere,
+}
+
+/// Why an event loop has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// What it calls after each turn has said so.
+    Enough,
+    /// It is the loop of the process that this one was forked from.
+    Forked,
 }
 
 /// The crew that all event loops are guests of.
@@ -236,7 +249,11 @@ impl EventLoop {
         let own = EventLoop::of(routine)?;
         match routine.stage() {
             Stage::Running => return Err(Refusal::Running),
-            Stage::Waiting if !own.forsake(routine) => return Err(Refusal::Waiting),
+            // It goes on waiting, as if nobody had asked.
+            Stage::Waiting if !EventLoop::can_be_forsaken(routine) => return Err(Refusal::Waiting),
+            Stage::Waiting => {
+                own.forsake(routine);
+            }
             _ => {}
         }
         routine.renew(own.thread());
@@ -258,32 +275,45 @@ impl EventLoop {
         // SAFETY: `create` has leaked it from a box.
         let mut routine = unsafe { Box::from_raw(routine.as_ptr()) };
         if stage == Stage::Waiting && !own.forsake(&routine) {
-            routine.lose_stack();
+            routine.lose();
         }
         routine.free(own.thread());
         own.routines.set(own.routines.get() - 1);
         Ok(())
     }
 
-    /// Ends the wait of a coroutine that never goes on from it, and takes back what others know of it. False if that cannot be done:
-    /// then its frames must stay.
-    fn forsake(&self, routine: &Routine) -> bool {
+    /// Whether what others know of a coroutine that waits can be taken back.
+    fn can_be_forsaken(routine: &Routine) -> bool {
         let task = routine.task().expect("what waits has a task");
         // SAFETY: the routine keeps it alive; every task is the head of a Scheduled.
         let scheduled = unsafe { task.cast::<Scheduled>().as_ref() };
-        let reason = scheduled.task.last_reason();
-        self.worker.disarm_deadline(scheduled, routine.keeps_no_records());
+        // The last two leave nothing in their frames.
+        scheduled.in_table.get().is_some()
+            || matches!(
+                scheduled.task.last_reason(),
+                WaitReason::Sleeping | WaitReason::Parked
+            )
+    }
+
+    /// Ends the wait of a coroutine that never goes on from it, and takes back what others know of it. False if that cannot be done:
+    /// then its frames and its task must stay.
+    fn forsake(&self, routine: &Routine) -> bool {
+        let can_be_forsaken = EventLoop::can_be_forsaken(routine);
+        let task = routine.task().expect("what waits has a task");
+        // SAFETY: the routine keeps it alive; every task is the head of a Scheduled.
+        let scheduled = unsafe { task.cast::<Scheduled>().as_ref() };
+        self.worker.disarm_deadline(routine);
         if !scheduled.task.wait.end_any() {
             self.worker.take_out(task.cast());
         }
-        match scheduled.in_table.take() {
-            Some(table) => {
-                // SAFETY: the coroutine waits there, and never goes on.
-                unsafe { (table.give_up)(table.wait) };
-                true
+        if let Some(table) = scheduled.in_table.take() {
+            // SAFETY: the coroutine waits there, and never goes on; its frames are there still, or on a stack that it has borrowed.
+            unsafe {
+                let InTable { give_up, wait } = *table.as_ref();
+                give_up(wait);
             }
-            None => matches!(reason, WaitReason::Sleeping | WaitReason::Parked), // they leave nothing in their frames
         }
+        can_be_forsaken
     }
 
     /// Makes sure that a coroutine can wait, and says by what.
@@ -353,14 +383,17 @@ impl EventLoop {
     /// Resumes coroutines as they become ready, and calls `after` when it has resumed those that were, at least every millisecond;
     /// until that says that it is enough. Without it the loop sleeps until there is something to do, and does not end. An error in a
     /// fiber of a runtime.
-    pub(crate) fn run(&self, mut after: Option<impl FnMut() -> bool>) -> io::Result<()> {
+    ///
+    /// A coroutine, or `after`, may fork: the child comes back here, too, where everything is its parent's. It is sent away with
+    /// [`Stopped::Forked`], to go on in a loop of its own: here it would take its parent's events.
+    pub(crate) fn run(&self, after: &mut Option<impl FnMut() -> bool>) -> io::Result<Stopped> {
         if self.is_in_runtime() {
             return Err(refused_in_runtime());
         }
         let worker = &self.worker;
         // Does nothing, but ends the sleep.
         let turn = Timed::new(|_, _| {});
-        loop {
+        while self.process == sys::process() {
             self.thread().as_worker(NonNull::from(worker), || {
                 if worker.take_inbox() > 0 {
                     worker.poll();
@@ -388,13 +421,17 @@ impl EventLoop {
                         .depart_to(self.thread(), &self.switching)
                         .switch();
                 }
+                if self.process != sys::process() {
+                    break; // the others are the parent's
+                }
             }
-            if let Some(after) = &mut after
+            if let Some(after) = after
                 && !after()
             {
-                return Ok(());
+                return Ok(Stopped::Enough);
             }
         }
+        Ok(Stopped::Forked)
     }
 }
 
@@ -407,8 +444,18 @@ impl Worker {
         unsafe {
             let routine = &*routine.as_ptr();
             routine.by_hand.set(false);
+            self.ready_calls.set(0);
             routine.depart_from(self.thread(), Stage::Waiting).switch();
         }
+    }
+
+    /// A hooked call of a coroutine has found something without waiting for it. Whether that was so often in a row that others should have
+    /// a turn.
+    #[inline]
+    pub(crate) fn note_ready_call(&self) -> bool {
+        let calls = self.ready_calls.get() + 1;
+        self.ready_calls.set(calls % READY_CALLS);
+        calls == READY_CALLS
     }
 
     /// Whether the fiber that runs here went on from its last wait because somebody resumed it by hand, not because of what it waited

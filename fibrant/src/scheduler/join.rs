@@ -76,6 +76,12 @@ impl<T> JoinHandle<T> {
         self.into_result()
     }
 
+    /// Like [`join`](JoinHandle::join), for somebody whose own things the fiber uses. In a fiber the caller has put off its cancel.
+    pub(crate) fn join_to_the_end(self) -> thread::Result<T> {
+        self.wait_as(clock::NEVER, true);
+        self.into_result()
+    }
+
     /// Like [`join`](JoinHandle::join), for at most `timeout`.
     ///
     /// # Errors
@@ -86,8 +92,9 @@ impl<T> JoinHandle<T> {
     /// use std::time::Duration;
     ///
     /// fibrant::run(|| {
-    ///     let fiber = fibrant::spawn(|| fibrant::sleep(Duration::from_millis(20)));
+    ///     let fiber = fibrant::spawn(fibrant::fiber::park);
     ///     let fiber = fiber.join_timeout(Duration::from_millis(1)).unwrap_err();
+    ///     fiber.fiber().unpark();
     ///     fiber.join_timeout(Duration::from_secs(60)).unwrap().unwrap();
     /// });
     /// ```
@@ -198,6 +205,11 @@ impl<T> JoinHandle<T> {
 
     /// Waits for the end, at most until then. Returns whether it has come.
     fn wait(&self, deadline: u64) -> bool {
+        self.wait_as(deadline, false)
+    }
+
+    /// The same. If it is to be waited for to the end, not even a shutdown ends the wait of a thread that drives the fiber's worker for that.
+    fn wait_as(&self, deadline: u64, to_the_end: bool) -> bool {
         let child = self.scheduled();
         if child.completion.is_done() {
             return true;
@@ -227,7 +239,10 @@ impl<T> JoinHandle<T> {
             }
             _ => match super::caller::own_worker_of(child) {
                 // The fiber is with a worker that nobody drives unless this thread does.
-                Some(caller) => caller.enter(|| self.wait(deadline)),
+                Some(caller) => caller.enter(|| {
+                    let _guard = to_the_end.then(super::cancel::defer_cancel);
+                    self.wait_as(deadline, to_the_end)
+                }),
                 None => wait_on_thread(&child.completion, deadline),
             },
         }

@@ -47,7 +47,7 @@ mod worker;
 #[cfg(feature = "c-api")]
 pub use cancel::is_time_up;
 pub use cancel::{Cancelled, DeferCancel, Elapsed, defer_cancel, timeout};
-pub use dump::{Dump, FiberDump, WorkerDump};
+pub use dump::{Dump, FiberDump, FiberState, WorkerDump};
 pub use join::JoinHandle;
 
 pub(crate) use blocking::{offload, offload_alone, submit};

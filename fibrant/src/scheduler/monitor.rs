@@ -14,7 +14,7 @@ use crate::sys::PerProcess;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::*, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
@@ -63,13 +63,24 @@ pub(super) fn watch(desks: &[&'static Desk], limit: Duration) {
         seen: None,
         since: 0,
     }));
+    let mut begun = None;
     if monitor.thread.is_none() {
+        let (sender, receiver) = mpsc::sync_channel(1);
         let builder = thread::Builder::new().name("fibrant-monitor".to_owned());
+        let serve = move || {
+            drop(sender);
+            serve();
+        };
         if let Ok(handle) = builder.spawn(serve) {
             monitor.thread = Some(handle.thread().clone());
+            begun = Some(receiver);
         }
     }
     drop(monitor);
+    // Like a worker's thread: std has a lock while one begins, and a child that is forked meanwhile could never start any.
+    if let Some(begun) = begun {
+        let _: Result<(), _> = begun.recv();
+    }
     note_awake();
 }
 

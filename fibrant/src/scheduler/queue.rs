@@ -3,10 +3,15 @@
 //! Only the worker's thread uses it, so nothing here is atomic. A fiber is linked through its own memory: queueing
 //! allocates nothing.
 
+use super::roster::Member;
 use super::scheduled::Scheduled;
+use crate::context;
 use crate::primitives::atomic::Ordering::Relaxed;
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
+
+/// How many cache lines of a fiber its turn needs.
+const LINES_OF_A_FIBER: usize = 3;
 
 /// A queue of fibers.
 pub(super) struct Queue {
@@ -33,7 +38,7 @@ impl Queue {
         // SAFETY: a fiber that has not ended is alive.
         let pushed = unsafe { fiber.as_ref() };
         pushed.next.store(ptr::null_mut(), Relaxed);
-        pushed.stamp.set(stamp);
+        pushed.station().set_stamp(stamp);
         match NonNull::new(self.last.replace(fiber.as_ptr())) {
             // SAFETY: it is in the queue, so it has not ended.
             Some(last) => unsafe { last.as_ref() }.next.store(fiber.as_ptr(), Relaxed),
@@ -53,12 +58,26 @@ impl Queue {
             self.last.set(ptr::null_mut());
         }
         self.length.set(self.length.get() - 1);
-        if let Some(next) = NonNull::new(next) {
-            // The one after this is as good as certain to run soon: its stack is on its way while this one runs.
-            // SAFETY: it is in the queue, so it has not ended, and has a context.
-            unsafe { (*next.as_ref().context.get()).prefetch() };
-        }
+        self.prefetch_next();
         Some(first)
+    }
+
+    /// Those who are next are as good as certain to run soon, and may not have run for a while: while this one runs, the stack of the
+    /// next is on its way, which is found through the context of the one after that, and so on.
+    #[inline]
+    fn prefetch_next(&self) {
+        // SAFETY: what is in the queue has not ended, and has a context.
+        unsafe {
+            let Some(next) = self.first.get().as_ref() else {
+                return;
+            };
+            (*next.context.get()).prefetch();
+            let Some(second) = next.next.load(Relaxed).as_ref() else {
+                return;
+            };
+            context::prefetch(second.context.get());
+            context::prefetch_lines(second.next.load(Relaxed), LINES_OF_A_FIBER);
+        }
     }
 
     /// Takes a fiber out, wherever it is. Says whether it was there.
@@ -89,7 +108,7 @@ impl Queue {
     pub(super) fn first_stamp(&self) -> u64 {
         match NonNull::new(self.first.get()) {
             // SAFETY: it is in the queue, so it has not ended.
-            Some(first) => unsafe { first.as_ref() }.stamp.get(),
+            Some(first) => unsafe { first.as_ref() }.station().stamp(),
             None => u64::MAX,
         }
     }

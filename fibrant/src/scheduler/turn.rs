@@ -26,6 +26,7 @@ use crate::clock;
 use crate::context::exceptions::Exceptions;
 use crate::context::stack::Stack;
 use crate::context::{self, Context, tls};
+use crate::fiber::routine::Routine;
 use crate::fiber::{Block, NoWait, Outcome, Task, TaskRef, Thread, WaitKind, WaitNumber, WaitReason};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering::Relaxed;
@@ -110,6 +111,7 @@ impl Target<'_> {
 impl Worker {
     /// Makes the running fiber wait. `announce` tells whoever is to end the wait its number; it must not wait itself. Whatever
     /// `announce` has set up is the caller's to take down afterwards.
+    #[inline(always)]
     pub(crate) fn wait(&self, waiting: Waiting, announce: impl FnOnce(&Task, WaitNumber)) -> WaitEnd {
         let fiber = self.fiber().expect("what waits here is a fiber");
         let interruptible = waiting.interruptible && fiber.can_be_interrupted(self.thread());
@@ -135,25 +137,26 @@ impl Worker {
             task: NonNull::from(&fiber.task),
             number,
         };
+        let when = waiting.deadline.min(limit);
         let (on_heap, here);
-        let deadline: &WaitDeadline = if self.keeps_no_records() {
+        let deadline: Option<&WaitDeadline> = if when == clock::NEVER {
+            None
+        } else if self.keeps_no_records() {
             // This frame may be moved away meanwhile.
             on_heap = Box::new(new_deadline());
-            &on_heap
+            Some(&on_heap)
         } else {
             here = new_deadline();
-            &here
+            Some(&here)
         };
-        if self.is_event_loop {
-            // It is taken back if the coroutine never goes on.
-            fiber.alarm.set(&deadline.timed);
-        }
-        // Armed before anyone is told: whoever ends the wait may do so at once, and then finds it as it will be.
-        let when = waiting.deadline.min(limit);
-        let timed = NonNull::from(&deadline.timed);
-        if when != clock::NEVER {
+        if let Some(deadline) = deadline {
+            if let Some(routine) = self.routine() {
+                // It is taken back if the coroutine never goes on.
+                routine.deadline.set(ptr::from_ref(deadline).cast());
+            }
+            // Armed before anyone is told: whoever ends the wait may do so at once, and then finds it as it will be.
             // SAFETY: it is new, and stays where it is until it is disarmed below or has expired: this frame stays, and so does the heap.
-            unsafe { self.driver.arm(timed, when) };
+            unsafe { self.driver.arm(NonNull::from(&deadline.timed), when) };
         }
         announce(&fiber.task, number);
         if self.is_event_loop && !fiber.task.wait.is_waiting() {
@@ -162,14 +165,16 @@ impl Worker {
             self.take_out(NonNull::from(fiber));
             self.thread().set_scheduling(false);
         } else {
-            self.give_way();
+            self.give_way(fiber);
         }
-        if deadline.timed.is_armed() {
-            // SAFETY: it is armed, with this worker's driver: a fiber that waits stays with its worker.
-            unsafe { self.driver.disarm(timed) };
-        }
-        if self.is_event_loop {
-            fiber.alarm.set(ptr::null());
+        if let Some(deadline) = deadline {
+            if deadline.timed.is_armed() {
+                // SAFETY: it is armed, with this worker's driver: a fiber that waits stays with its worker.
+                unsafe { self.driver.disarm(NonNull::from(&deadline.timed)) };
+            }
+            if let Some(routine) = self.routine() {
+                routine.deadline.set(ptr::null());
+            }
         }
         match fiber.task.wait.outcome() {
             Outcome::Woken => WaitEnd::Woken,
@@ -183,75 +188,90 @@ impl Worker {
     }
 
     /// Takes back the deadline of a coroutine that never goes on from its wait, and frees it, if it is on the heap.
-    pub(super) fn disarm_deadline(&self, fiber: &Scheduled, is_on_heap: bool) {
-        let alarm = fiber.alarm.replace(ptr::null());
+    pub(super) fn disarm_deadline(&self, routine: &Routine) {
+        let place = routine.deadline.replace(ptr::null()).cast::<WaitDeadline>();
         // SAFETY: it is where `wait` has put it, and stays there as the coroutine does not go on.
-        if let Some(timed) = unsafe { alarm.as_ref() } {
-            if timed.is_armed() {
+        if let Some(deadline) = unsafe { place.as_ref() } {
+            if deadline.timed.is_armed() {
                 // SAFETY: it is armed, with this worker's driver.
-                unsafe { self.driver.disarm(NonNull::from(timed)) };
+                unsafe { self.driver.disarm(NonNull::from(&deadline.timed)) };
             }
-            if is_on_heap {
-                // SAFETY: it is the head of a deadline in a box, whose owner is a frame that is never gone back to.
-                drop(unsafe { Box::from_raw(alarm.cast_mut().cast::<WaitDeadline>()) });
+            if routine.keeps_no_records() {
+                // SAFETY: it is in a box, whose owner is a frame that is never gone back to.
+                drop(unsafe { Box::from_raw(place.cast_mut()) });
             }
         }
+    }
+
+    /// The coroutine that runs here, if this is an event loop.
+    #[inline(always)]
+    fn routine(&self) -> Option<&Routine> {
+        if !self.is_event_loop {
+            return None;
+        }
+        // SAFETY: it runs, so it is alive.
+        self.thread().routine().map(|routine| unsafe { routine.as_ref() })
     }
 
     /// Lets everyone else who can run have a turn first.
     #[inline]
     pub(crate) fn yield_now(&self) {
-        let fiber = NonNull::from(self.fiber().expect("what yields here is a fiber"));
+        let fiber = self.fiber().expect("what yields here is a fiber");
         self.thread().set_scheduling(true);
+        if self.is_event_loop {
+            // Whoever forsakes a coroutine asks what it waits for: it leaves nothing in its frames.
+            fiber.task.note_reason(WaitReason::Parked, self.now());
+        }
         // SAFETY: it runs, so it is this worker's and in no queue.
-        unsafe { self.enqueue(fiber) };
-        self.give_way();
+        unsafe { self.enqueue(NonNull::from(fiber)) };
+        self.give_way(fiber);
     }
 
-    /// Leaves the running fiber, which is in a queue or will be put into one, until it is its turn.
+    /// Leaves the running fiber, which is in a queue or will be put into one, until it is its turn. What runs is the scheduler's code,
+    /// as the caller has noted.
     #[inline]
-    pub(super) fn give_way(&self) {
-        self.thread().set_scheduling(true);
-        if self.has_own_locals() {
-            self.switch_to_others();
+    pub(super) fn give_way(&self, fiber: &Scheduled) {
+        // Looked up once: it stays the same, as the fiber stays with its worker.
+        let thread = self.thread();
+        if fiber.has_own_locals() {
+            self.switch_to_others(thread, NonNull::from(fiber));
         } else {
             let exceptions = Exceptions::present();
-            self.switch_to_others();
+            self.switch_to_others(thread, NonNull::from(fiber));
             exceptions.put_back();
         }
-        self.thread().set_scheduling(false);
+        thread.set_scheduling(false);
     }
 
     #[inline(always)]
-    fn switch_to_others(&self) {
+    fn switch_to_others(&self, thread: &Thread, fiber: NonNull<Scheduled>) {
         if self.is_event_loop {
             return self.leave_routine();
         }
-        let fiber = NonNull::from(self.fiber().expect("what gives way is a fiber"));
-        let innermost = self.thread().current();
+        let innermost = thread.current();
         if self.root() == Some(fiber) {
-            self.thread().set_current(None);
+            thread.set_current(None);
             // What runs now is the worker's own code, whose calls are not the root's.
             self.set_fiber(None);
             self.drive(|| true);
         } else {
             match self.pick() {
-                Pick::Started(next) if next == fiber => return,
+                Pick::Started(next) if next == fiber => return self.publish_turn(),
                 pick => {
                     let next = self.target(pick);
                     // SAFETY: it has started and is not the root, so its context is in the block at the top of its stack.
                     let own = unsafe { &*fiber.as_ref().context.get() };
-                    self.thread().counters.switches.increment();
+                    thread.counters.switches.increment();
                     // SAFETY: the target is the context of a fiber that has left its stack by this function, or was just
                     // prepared, or of the worker, which has left its own by `drive`; all on this thread, which fibers and
                     // workers do not leave (the one that is moved leaves by `switch_to`, and is gone from here). The own
                     // context is spent while the fiber runs. Each goes on with the thread pointer that it was left with, or
                     // with that of its new block.
-                    unsafe { next.switch_from(own, self.thread()) };
+                    unsafe { next.switch_from(own, thread) };
                 }
             }
         }
-        self.thread().set_current(innermost);
+        thread.set_current(innermost);
     }
 
     /// Moves the running fiber to another worker. It goes on there.
@@ -294,53 +314,58 @@ impl Worker {
     fn pass_on(&self, fiber: NonNull<Scheduled>, desk: &'static Desk) {
         // SAFETY: it is one of this worker's started fibers, has left its stack, and is in no queue.
         unsafe {
-            self.desk.roster.remove(fiber);
-            fiber.as_ref().set_owner(desk);
-            desk.roster.add_started(fiber);
+            if self.index.is_none() {
+                // It has begun at a guest's desk, where nobody counts, and will end at one where it is counted.
+                self.crew.note_begun_outside();
+            }
+            self.crew.while_passing(|| {
+                self.desk.roster.remove(fiber);
+                fiber.as_ref().set_owner(desk);
+                desk.roster.add_started(fiber);
+            });
+            // Whoever has cancelled everybody, and may have missed it on its way, has said so before it looked.
+            if self.crew.is_cancelling() || fiber.as_ref().is_of_cancelled_scope() {
+                fiber.as_ref().task.cancel();
+            }
             desk.deliver(fiber);
         }
     }
 
     /// Notes what runs next and says where that goes on.
     #[inline]
-    fn target(&self, mut pick: Pick) -> Target<'_> {
-        loop {
-            let fiber = match pick {
-                Pick::Started(fiber) => fiber,
-                Pick::Fresh(fiber) if self.equip(fiber) => fiber,
-                Pick::Fresh(_) => {
-                    pick = self.pick();
-                    continue;
-                }
-                Pick::Poll => {
-                    self.set_fiber(None);
-                    return Target {
-                        context: &self.context,
-                        thread_pointer: self.thread().home(),
-                    };
-                }
-            };
-            self.set_fiber(Some(fiber));
-            // SAFETY: a started fiber has a context, which stays in place until it ends, and one that was just equipped has been
-            // given one; the root's is the worker's.
-            let (context, pointer) = unsafe {
-                (
-                    &*fiber.as_ref().context.get(),
-                    fiber.as_ref().thread_pointer.get(),
-                )
-            };
-            return Target {
-                context,
-                thread_pointer: if pointer.is_null() {
-                    self.thread().home()
-                } else {
-                    pointer
-                },
-            };
+    fn target(&self, pick: Pick) -> Target<'_> {
+        let fiber = match pick {
+            Pick::Started(fiber) => fiber,
+            Pick::Fresh(fiber) if self.equip(fiber) => fiber,
+            // The worker's own code ends those that got no stack: what they were to run is dropped, which is the user's code.
+            Pick::Fresh(_) | Pick::Poll => {
+                self.set_fiber(None);
+                return Target {
+                    context: &self.context,
+                    thread_pointer: self.thread().home(),
+                };
+            }
+        };
+        self.set_fiber(Some(fiber));
+        // SAFETY: a started fiber has a context, which stays in place until it ends, and one that was just equipped has been
+        // given one; the root's is the worker's.
+        let (context, pointer) = unsafe {
+            (
+                &*fiber.as_ref().context.get(),
+                fiber.as_ref().thread_pointer.get(),
+            )
+        };
+        Target {
+            context,
+            thread_pointer: if pointer.is_null() {
+                self.thread().home()
+            } else {
+                pointer
+            },
         }
     }
 
-    /// Gives a fiber its stack. If there is none to be had, the fiber ends with an error for its joiner.
+    /// Gives a fiber its stack. If there is none to be had, the fiber will end with an error for its joiner.
     fn equip(&self, fiber: NonNull<Scheduled>) -> bool {
         // SAFETY: it has not ended.
         let scheduled = unsafe { fiber.as_ref() };
@@ -354,7 +379,7 @@ impl Worker {
                 true
             }
             Err(error) => {
-                self.end_without_stack(fiber, &error);
+                self.stackless.borrow_mut().push((fiber, error));
                 false
             }
         }
@@ -385,6 +410,24 @@ impl Worker {
         Ok(stack)
     }
 
+    /// Ends the fibers that were to start and got no stack, and drops results that nobody wants any more. On the worker's own context, where
+    /// the user's code may do anything.
+    #[inline]
+    pub(super) fn clear_up(&self) {
+        while let Some((fiber, error)) = { self.stackless.borrow_mut().pop() } {
+            self.end_without_stack(fiber, &error);
+        }
+        while let Some(task) = { self.unwanted.borrow_mut().pop() } {
+            let fiber = Scheduled::of(&task);
+            // SAFETY: the fiber has ended, and its joiner has left the result to this worker.
+            unsafe { fiber.drop_result() };
+            // Not before: the result may borrow.
+            if let Some(scope) = &fiber.scope {
+                scope.note_ended();
+            }
+        }
+    }
+
     #[cold]
     fn end_without_stack(&self, fiber: NonNull<Scheduled>, error: &std::io::Error) {
         // SAFETY: the scheduler's reference, which ends here with the fiber.
@@ -411,13 +454,12 @@ impl Worker {
         // SAFETY: a fiber ends once; the caller holds the scheduler's reference.
         let owner = unsafe { fiber.completion.complete() };
         if owner == ResultOwner::Completer {
-            // What is dropped is the user's.
-            self.thread().set_scheduling(false);
-            // SAFETY: the result is in place and nobody else's.
-            unsafe { fiber.drop_result() };
-            self.thread().set_scheduling(true);
-        }
-        if let Some(scope) = &fiber.scope {
+            // Somebody has let go of it just now. To drop it is the user's code, which may wait or spawn, and this fiber is on no roster any
+            // more: it is left to the worker.
+            // SAFETY: the caller holds the scheduler's reference.
+            let task = unsafe { TaskRef::share(NonNull::from(&fiber.task)) };
+            self.unwanted.borrow_mut().push(task);
+        } else if let Some(scope) = &fiber.scope {
             scope.note_ended();
         }
         self.desk.note_ended();
@@ -426,22 +468,29 @@ impl Worker {
     /// Runs fibers while `more` says so, or until it is the root's turn, if there is one. For the worker's own context.
     pub(super) fn drive(&self, more: impl Fn() -> bool) {
         // A crew that is over runs nothing more, whatever could run. Only a root goes on, until it is its turn.
+        let mut has_slept = false;
         while more() && (self.root().is_some() || self.crew.phase() != Phase::Over) {
             self.put_retired();
+            self.clear_up();
             if self.begin_turn() {
                 self.poll();
             }
             match self.pick_fiber() {
                 Pick::Started(fiber) if Some(fiber) == self.root() => {
+                    self.desk.idle_since.store(0, Relaxed);
                     self.set_fiber(Some(fiber));
                     return;
                 }
                 Pick::Poll => {
                     if !self.steal() {
                         self.sleep();
+                        has_slept = true;
                     }
                 }
                 pick => {
+                    if std::mem::take(&mut has_slept) {
+                        self.crew.pass_search_on(self.desk);
+                    }
                     self.desk.idle_since.store(0, Relaxed);
                     let next = self.target(pick);
                     self.thread().counters.switches.increment();
@@ -459,6 +508,7 @@ impl Worker {
                 }
             }
         }
+        self.clear_up();
     }
 }
 
@@ -594,12 +644,11 @@ unsafe fn run_one(block: NonNull<Block>) -> Left {
     // SAFETY: the block keeps the scheduler's reference until it is removed or handed on; only the borrow of the worker, which
     // the fiber may leave, is removed.
     let scheduled = unsafe { &*ptr::from_ref(fiber) };
-    let scope_ends = || scheduled.scope.as_ref().is_some_and(|scope| scope.is_cancelled());
     let is_late = !scheduled.task.wait.is_cancelled() && worker.crew.is_cancelling();
     if is_late {
         worker.note_refused(scheduled);
     }
-    if scheduled.task.wait.is_cancelled() || scope_ends() || is_late {
+    if scheduled.task.wait.is_cancelled() || scheduled.is_of_cancelled_scope() || is_late {
         // SAFETY: it has not run.
         unsafe { scheduled.refuse(Box::new(super::cancel::Cancelled::new())) };
     } else {
@@ -631,11 +680,17 @@ unsafe fn end_thread_locals(fiber: &Scheduled) -> Left {
     let is_last = group.is_none_or(|group| unsafe { group.as_ref() }.has_one_member());
     if (fiber.is_isolated || group.is_some()) && is_last {
         // They are the user's code, and may wait; but nothing may unwind out of them.
-        fiber.deferrals.set(fiber.deferrals.get() + 1);
+        fiber.defer_cancel();
         if let Ok(layout) = tls::layout() {
             // SAFETY: the caller runs with the block, as its last user; unless a destructor spawns another, which then is.
             unsafe { layout.end() };
         }
+    }
+    if fiber.completion.is_detached() {
+        // A destructor has waited, and meanwhile somebody has let go of the result. If it is not `Send`, it belongs here, with these
+        // thread-locals: nobody else of this thread runs from now on.
+        // SAFETY: it is in place, if it was not dropped before, and nobody else's.
+        unsafe { fiber.drop_result() };
     }
     // A destructor may have made it a group's member.
     match fiber.group.take() {

@@ -19,20 +19,20 @@ use super::cancel::Cancelled;
 use super::crew::{Crew, Phase};
 use super::desk::Desk;
 use super::driver::Driver;
-use super::dump::FiberDump;
+use super::dump::{FiberDump, FiberState};
 use super::queue::Queue;
-use super::roster::Place;
-use super::scheduled::{Making, Scheduled};
+use super::scheduled::{InTable, Making, Scheduled};
 use crate::clock;
 use crate::context::Context;
 use crate::context::stack::{self, Stack};
-use crate::fiber::{Scheduler, Task, Thread};
-use std::cell::Cell;
+use crate::fiber::{Scheduler, Task, TaskRef, Thread};
+use std::cell::{Cell, RefCell};
+use std::io;
 use std::panic::Location;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{
-    Ordering::{Relaxed, SeqCst},
+    Ordering::{Relaxed, Release, SeqCst},
     fence,
 };
 use std::time::Duration;
@@ -65,6 +65,8 @@ pub(crate) struct Worker {
     pub(crate) index: Option<usize>,
     /// Whether it is a thread's event loop, whose fibers are coroutines: see [`event_loop`](super::event_loop).
     pub(crate) is_event_loop: bool,
+    /// How many calls that did not have to wait its coroutine has made in a row, if it is one.
+    pub(super) ready_calls: Cell<u32>,
     /// What it sleeps in.
     pub(crate) driver: Box<dyn Driver>,
     /// The state of the thread that drives it, while one does.
@@ -91,6 +93,10 @@ pub(crate) struct Worker {
     /// The stack of a group that nobody is left of: the last member still runs with the block on it. It is put back by whoever
     /// runs next with another.
     retired: Cell<Option<Stack>>,
+    /// Fibers that were to start and got no stack, each with the reason.
+    pub(super) stackless: RefCell<Vec<(NonNull<Scheduled>, io::Error)>>,
+    /// Fibers that have ended and whose results nobody wants.
+    pub(super) unwanted: RefCell<Vec<TaskRef>>,
     /// A fiber that is leaving for another worker.
     pub(super) moving: Cell<Option<(NonNull<Scheduled>, &'static Desk)>>,
     /// The time as of the last poll.
@@ -141,6 +147,7 @@ impl Worker {
             crew,
             index,
             is_event_loop: false,
+            ready_calls: Cell::new(0),
             driver,
             thread: Cell::new(ptr::null()),
             context: Context::spent(),
@@ -153,6 +160,8 @@ impl Worker {
             chained: Cell::new(None),
             parents: Cell::new(ptr::null_mut()),
             retired: Cell::new(None),
+            stackless: RefCell::default(),
+            unwanted: RefCell::default(),
             moving: Cell::new(None),
             now: Cell::new(clock::now()),
             last_look: Cell::new(0),
@@ -204,8 +213,7 @@ impl Worker {
 
     /// Whether nobody else uses the thread-locals of the fiber that runs here.
     pub(crate) fn has_own_locals(&self) -> bool {
-        self.fiber()
-            .is_some_and(|fiber| fiber.is_isolated && fiber.group.get().is_none())
+        self.fiber().is_some_and(Scheduled::has_own_locals)
     }
 
     /// Whether blocking calls of the fiber that runs here are hooked, unless they are hooked nowhere in this runtime; and changes
@@ -302,9 +310,16 @@ impl Worker {
     pub(super) fn set_fiber(&self, fiber: Option<NonNull<Scheduled>>) {
         self.thread().set_task(fiber.map(NonNull::cast::<Task>));
         let desk = self.desk;
+        // Whoever sees that the last one does not run any more sees what it has done: whom it has told that it waits, for example.
         desk.running
-            .store(fiber.map_or(ptr::null_mut(), NonNull::as_ptr), Relaxed);
-        desk.turns.store(self.turn.get(), Relaxed);
+            .store(fiber.map_or(ptr::null_mut(), NonNull::as_ptr), Release);
+        self.publish_turn();
+    }
+
+    /// Lets others see that a new turn has begun: whoever has none for long counts as stuck.
+    #[inline(always)]
+    pub(super) fn publish_turn(&self) {
+        self.desk.turns.store(self.turn.get(), Relaxed);
     }
 
     /// The fiber that is the thread itself.
@@ -418,7 +433,8 @@ impl Worker {
     /// Says which fiber is to run; `Poll` if there is none.
     #[inline]
     pub(super) fn pick_fiber(&self) -> Pick {
-        if let Some(child) = self.chained.take() {
+        if let Some(child) = self.chained.get() {
+            self.chained.set(None);
             return Pick::Fresh(child);
         }
         while let Some(parent) = self.take_parent() {
@@ -481,14 +497,16 @@ impl Worker {
     fn hand_over(&self, fiber: NonNull<Scheduled>, desk: &'static Desk) {
         // SAFETY: `start_next` has just put it among the started ones of this roster. It has no stack yet and is not bound, so
         // it may start elsewhere.
-        unsafe {
+        self.crew.while_passing(|| unsafe {
             fiber.as_ref().was_placed.set(true);
             self.desk.roster.remove(fiber);
             let own = |fiber: NonNull<Scheduled>| fiber.as_ref().set_owner(desk);
             desk.roster.add([fiber], false, desk.stamp.load(Relaxed), own);
-        }
+        });
         desk.crowd.fetch_add(1, Relaxed);
-        desk.rouse();
+        if !desk.rouse() {
+            self.crew.wake_thief();
+        }
     }
 
     /// Takes fibers that were spawned on this worker.
@@ -505,10 +523,11 @@ impl Worker {
         }
         // SAFETY: they are new, so they are alive.
         let own = |fiber: NonNull<Scheduled>| unsafe { fiber.as_ref() }.set_owner(self.desk);
+        // Noted before anybody can find them: they may be stolen and have ended the next moment.
+        let fibers = fibers.into_iter().inspect(|_| self.desk.note_begun(1));
         // SAFETY: by the caller's promise.
         let count = unsafe { self.desk.roster.add(fibers, bound, self.next_stamp(), own) };
         self.thread().counters.fibers_created.add(count as u64);
-        self.desk.note_begun(count as u64);
         if !bound {
             self.crew.wake_thief();
         }
@@ -558,7 +577,8 @@ impl Worker {
             let parent = self.fiber().expect("who joins here is a fiber");
             parent.next.store(self.parents.get(), Relaxed);
             self.parents.set(ptr::from_ref(parent).cast_mut());
-            self.give_way();
+            self.thread().set_scheduling(true);
+            self.give_way(parent);
         }
     }
 
@@ -575,36 +595,49 @@ impl Worker {
     #[cold]
     pub(super) fn note_refused(&self, fiber: &Scheduled) {
         let index = self.index.unwrap_or(self.crew.desks.len());
-        let dump = FiberDump::of(NonNull::from(fiber), Place::Bound, index, self.now());
+        let dump = FiberDump::of(NonNull::from(fiber), FiberState::Fresh, None, index, self.now());
         self.crew.note_refused(dump);
     }
 
     /// Gives up what is left when the crew is over: fibers that have not started never will, and those that wait are abandoned.
     /// On the worker's thread, after it has stopped running fibers.
     pub(crate) fn abandon_rest(&self) {
-        self.driver.expire_all(self);
-        self.desk.run_errands(self);
+        // Both may spawn fibers here, which are then given up with the others.
+        self.man(|| {
+            self.clear_up();
+            self.driver.expire_all(self);
+            self.desk.run_errands(self);
+        });
+        // Another worker that has not noticed yet that the crew is over may still look for something to steal: now there is nothing.
+        while self.desk.roster.start_next().is_some() {}
         let mut rest = Vec::new();
-        self.desk
-            .roster
-            .for_each(|fiber, place| rest.push((fiber, place)));
+        self.desk.roster.for_each(|fiber, _| {
+            // SAFETY: whoever is on a roster has not ended, and cannot be removed while its lock is held.
+            rest.push(unsafe { TaskRef::share(fiber.cast()) });
+        });
         let now = clock::now();
-        for (fiber, place) in rest {
-            // SAFETY: it is on this worker's roster, which nobody else takes started or bound fibers from; fresh ones are only
-            // stolen by workers of this crew, which run no more.
-            let scheduled = unsafe { fiber.as_ref() };
-            // One that has no stack yet, because it was about to run ahead of others, has not started either.
-            let has_started = place == Place::Started && !scheduled.context.get().is_null();
+        for task in rest {
+            let scheduled = Scheduled::of(&task);
+            let fiber = NonNull::from(scheduled);
+            if scheduled.completion.is_done() {
+                continue; // it was given up before; or by what another one has dropped
+            }
+            // One that has no stack has not started, whatever the roster says.
+            let has_started = !scheduled.context.get().is_null();
             if has_started {
                 let index = self.index.unwrap_or(self.crew.desks.len());
-                self.crew.note_abandoned(FiberDump::of(fiber, place, index, now));
+                let dump = FiberDump::of(fiber, FiberState::Ready, None, index, now);
+                self.crew.note_abandoned(dump);
                 Thread::with(|thread| thread.counters.fibers_abandoned.increment());
             } else {
                 Thread::with(|thread| thread.counters.fibers_ended.increment());
             }
             if let Some(table) = scheduled.in_table.take() {
-                // SAFETY: the fiber waits there, and never goes on.
-                unsafe { (table.give_up)(table.wait) };
+                // SAFETY: the fiber waits there, and never goes on, so that its frames stay.
+                unsafe {
+                    let InTable { give_up, wait } = *table.as_ref();
+                    give_up(wait);
+                }
             }
             // SAFETY: it has not started or never goes on, so nobody else touches what it runs or returns; whoever joins it gets
             // this. It completes once: a fiber that never goes on does not.
@@ -662,7 +695,8 @@ impl Worker {
             .map(|victim| {
                 // SAFETY: whoever is on a roster has not ended.
                 let own = |fiber: NonNull<Scheduled>| unsafe { fiber.as_ref() }.set_owner(self.desk);
-                victim.roster.steal(&self.desk.roster, self.next_stamp(), own)
+                let steal = || victim.roster.steal(&self.desk.roster, self.next_stamp(), own);
+                self.crew.while_passing(steal)
             })
             .find(|stolen| *stolen > 0);
         self.crew.note_searched();
@@ -721,7 +755,7 @@ impl Worker {
             || self.desk.has_errands()
             || self.has_fresh_elsewhere()
             || self.crew.phase() != phase
-            || phase == Phase::Over;
+            || (phase == Phase::Over && self.root().is_none()); // a root goes on, and may wait for something yet
         if !work {
             if self.desk.idle_since.load(Relaxed) == 0 {
                 self.desk.idle_since.store(clock::now(), Relaxed);

@@ -445,24 +445,29 @@ fn give_way(woken: Woken) {
 
 thread_local! {
     /// Which address this thread has waited for last, and how often in a row.
-    static ROW: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
+    static ROW: Cell<u64> = const { Cell::new(0) };
 }
 
 /// How often in a row somebody has waited for the same address.
 #[derive(Clone, Copy, Debug)]
 struct Hunger(u32);
 
+/// Whether a row is one of waits for this address. It is kept as the address and a number, in one word: of the address all but its highest
+/// sixteen bits, in which those of one process do not differ.
+#[inline]
+fn is_row_of(row: u64, address: usize) -> bool {
+    row >> 16 == (address as u64) << 16 >> 16
+}
+
 impl Hunger {
     /// Notes one more wait for this address.
-    fn of_row(row: &Cell<(usize, u32)>, address: usize) -> Hunger {
-        let (last, times) = row.get();
-        let times = if last == address {
-            times.saturating_add(1)
-        } else {
-            1
+    fn of_row(row: &Cell<u64>, address: usize) -> Hunger {
+        let times = match row.get() {
+            last if is_row_of(last, address) => (last as u16).saturating_add(1),
+            _ => 1,
         };
-        row.set((address, times));
-        Hunger(times)
+        row.set((address as u64) << 16 | u64::from(times));
+        Hunger(times.into())
     }
 
     /// Whether a fiber of the same worker that wakes this one is to let it run at once.
@@ -488,9 +493,9 @@ impl Hunger {
 /// Notes that the caller has got what it waited for at this address, or wakes others there: it has not waited in vain.
 #[inline]
 pub(crate) fn note_fed(worker: Option<&Worker>, address: usize) {
-    let clear = |row: &Cell<(usize, u32)>| {
-        if row.get().0 == address {
-            row.set((0, 0));
+    let clear = |row: &Cell<u64>| {
+        if is_row_of(row.get(), address) {
+            row.set(0);
         }
     };
     match worker.and_then(Worker::fiber) {

@@ -317,7 +317,7 @@ impl Condvar {
         let someone = Someone::present();
         let node = Node::new(Entry {
             someone: NonNull::from(&someone),
-            holder: Holder::present().0,
+            holder: guard.holder(),
             mutex,
             is_notified: Cell::new(false),
         });
@@ -344,7 +344,7 @@ impl Condvar {
             is_unlocked = unsafe { self.enter(&node) };
             if is_unlocked {
                 // SAFETY: the guard stands for the lock, and is not used until it is locked again.
-                unsafe { mutex.unlock() };
+                unsafe { mutex.unlock(guard.holder()) };
             }
             is_unlocked
         });

@@ -13,8 +13,9 @@ pub(crate) struct Holder(u64);
 const IS_THREAD: u64 = 1;
 
 thread_local! {
-    /// The system's number of this thread, once it was asked for. Fibers with thread-locals of their own do not ask.
-    static NUMBER: Cell<u64> = const { Cell::new(0) };
+    /// The system's number of this thread, once it was asked for, and the process that it has it in: in a forked child it has another, and
+    /// its former one may be somebody else's. Fibers with thread-locals of their own do not ask.
+    static NUMBER: Cell<(u32, u64)> = const { Cell::new((0, 0)) };
 }
 
 impl Holder {
@@ -36,12 +37,19 @@ impl Holder {
 
     #[inline(always)]
     fn thread() -> Holder {
-        let mut number = NUMBER.get();
-        if number == 0 {
-            number = sys::thread_id() as u64;
-            NUMBER.set(number);
+        let (process, mut number) = NUMBER.get();
+        if number == 0 || process != sys::process() {
+            number = Holder::ask_for_number();
         }
         Holder(number << 1 | IS_THREAD)
+    }
+
+    #[cold]
+    fn ask_for_number() -> u64 {
+        sys::note_forks();
+        let number = sys::thread_id() as u64;
+        NUMBER.set((sys::process(), number));
+        number
     }
 
     /// It as a number, whose two highest bits are not needed.

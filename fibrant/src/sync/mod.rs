@@ -10,6 +10,8 @@
 pub(crate) mod address;
 mod barrier;
 pub mod channel;
+#[cfg(test)]
+mod choice_tests;
 mod condvar;
 mod holder;
 mod list;

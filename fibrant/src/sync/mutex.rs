@@ -1,5 +1,6 @@
 //! The mutex: [`RawMutex`], the value that it guards, and poisoning.
 
+use super::holder::Holder;
 use super::poison::{Flag, WasPanicking};
 use super::raw_mutex::RawMutex;
 use std::cell::UnsafeCell;
@@ -65,8 +66,10 @@ impl<T: ?Sized> RefUnwindSafe for Mutex<T> {}
 pub struct MutexGuard<'a, T: ?Sized + 'a> {
     mutex: &'a Mutex<T>,
     entered: WasPanicking,
+    /// Who has locked it.
+    holder: Holder,
     /// Not Send: the holder is noted in the mutex.
-    _holder: PhantomData<*const ()>,
+    _bound: PhantomData<*const ()>,
 }
 
 // SAFETY: a shared guard gives a shared value.
@@ -136,9 +139,9 @@ impl<T: ?Sized> Mutex<T> {
     /// ```
     #[inline]
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
-        self.raw.lock();
+        let holder = self.raw.lock();
         // SAFETY: it was just locked.
-        self.poison.wrap(unsafe { MutexGuard::new(self) })
+        self.poison.wrap(unsafe { MutexGuard::new(self, holder) })
     }
 
     /// Locks it, if it is not locked.
@@ -156,10 +159,10 @@ impl<T: ?Sized> Mutex<T> {
     /// ```
     #[inline]
     pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
-        let is_locked = self.raw.try_lock();
+        let holder = self.raw.try_lock();
         // SAFETY: it was just locked.
         self.poison
-            .wrap_try(is_locked.then(|| unsafe { MutexGuard::new(self) }))
+            .wrap_try(holder.map(|holder| unsafe { MutexGuard::new(self, holder) }))
     }
 
     /// Whether somebody panicked who had locked it.
@@ -215,7 +218,7 @@ impl<T: ?Sized> Mutex<T> {
 impl<T: ?Sized> Mutex<T> {
     /// Whether the fiber or thread that calls this has locked it.
     pub fn is_mine(&self) -> bool {
-        self.raw.is_mine()
+        self.raw.is_held_by(Holder::present().0)
     }
 
     /// Its guard once more.
@@ -224,20 +227,26 @@ impl<T: ?Sized> Mutex<T> {
     /// The caller has locked it, and has forgotten the guard.
     pub unsafe fn guard(&self) -> MutexGuard<'_, T> {
         // SAFETY: the caller's promise.
-        unsafe { MutexGuard::new(self) }
+        unsafe { MutexGuard::new(self, Holder::present().0) }
     }
 }
 
 impl<'a, T: ?Sized> MutexGuard<'a, T> {
     /// # Safety
-    /// The caller has locked the mutex, and this is its guard.
+    /// The caller has locked the mutex, as that holder, and this is its guard.
     #[inline]
-    pub(super) unsafe fn new(mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+    unsafe fn new(mutex: &'a Mutex<T>, holder: Holder) -> MutexGuard<'a, T> {
         MutexGuard {
             mutex,
             entered: mutex.poison.enter(),
-            _holder: PhantomData,
+            holder,
+            _bound: PhantomData,
         }
+    }
+
+    /// Who has locked it.
+    pub(super) fn holder(&self) -> Holder {
+        self.holder
     }
 
     /// Its mutex.
@@ -281,7 +290,7 @@ impl<T: ?Sized> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
         self.mutex.poison.leave(self.entered);
         // SAFETY: the guard stands for the lock, and is gone.
-        unsafe { self.mutex.raw.unlock() };
+        unsafe { self.mutex.raw.unlock(self.holder) };
     }
 }
 

@@ -121,7 +121,21 @@ impl RawSemaphore {
     /// Takes permits, if there are so many and nobody has waited too long for that.
     #[inline]
     pub(crate) fn try_take(&self, wanted: usize) -> bool {
-        self.take_at_once(wanted) || (self.word.load(Relaxed) & WAITERS != 0 && self.try_take_slowly(wanted))
+        let mut word = self.word.load(Relaxed);
+        loop {
+            // Both are decided by one look: whoever waits may go between two of them, and leave what it did not need.
+            if word & WAITERS != 0 {
+                return self.try_take_slowly(wanted);
+            }
+            if free_in(word) < wanted {
+                return false;
+            }
+            let rest = word - ((wanted as u64) << FREE_SHIFT);
+            match self.word.compare_exchange_weak(word, rest, Acquire, Relaxed) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
     }
 
     #[cold]

@@ -230,7 +230,7 @@ fn wait_on_worker(
         deadline,
     };
     let needless = OnceCell::new();
-    fiber.in_table.set(in_table);
+    fiber.in_table.set(in_table.as_ref().map(NonNull::from));
     fiber.task.set_subject(subject.as_ref());
     let end = worker.wait(waiting, |task, number| {
         place.set(Some(number));

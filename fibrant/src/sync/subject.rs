@@ -8,8 +8,8 @@ use std::time::Duration;
 /// What something is called, if anything.
 pub(crate) type Name = Option<&'static str>;
 
-/// How many of those who wait are named.
-const SHOWN: usize = 8;
+/// How many are named of those who wait, or of what somebody waits for.
+pub(crate) const SHOWN: usize = 8;
 
 /// A description in the making.
 pub(crate) struct Text(String);

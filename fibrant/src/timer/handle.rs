@@ -14,6 +14,7 @@
 
 use super::records::{Callback, Generation, Record, Records, State};
 use crate::clock;
+use crate::primitives::without_waiting;
 use crate::scheduler::{Crew, Desk, Guard, Phase, Timed, Worker};
 use std::fmt;
 use std::panic::Location;
@@ -204,7 +205,6 @@ fn send_home(record: &'static Record, home: &'static Desk, crew: Arc<Crew>) {
     // Somebody is to be waited for at every moment: first the errand, then the timer.
     crew.note_begun_outside();
     home.send(Box::new(move |worker| {
-        record.move_to(worker);
         let state = record.state.lock();
         if !state.repeats {
             worker.desk.note_begun(1);
@@ -224,7 +224,7 @@ fn send_home(record: &'static Record, home: &'static Desk, crew: Arc<Crew>) {
 /// Puts a timer into the wheel of its worker.
 fn set_alarm(record: &'static Record, worker: &Worker, due: u64) {
     // SAFETY: records stay in place for ever. It is not armed.
-    unsafe { worker.driver.arm(record.timed(), due) };
+    without_waiting(|| unsafe { worker.driver.arm(record.timed(), due) });
 }
 
 /// Ends a timer, which is out of the wheel.
@@ -232,7 +232,7 @@ fn retire(record: &'static Record, mut state: Guard<'static, State>, worker: &Wo
     let repeats = state.repeats;
     let callback = state.retire();
     drop(state);
-    record.give_back();
+    Records::of(worker).put(record);
     if !repeats {
         worker.desk.note_ended();
     }
@@ -266,7 +266,7 @@ pub(super) unsafe fn expire(timed: NonNull<Timed>, worker: &Worker) {
             drop(state);
             // The fiber begins before the timer ends: at every moment one of them is there to be waited for.
             worker.spawn_detached(armed_at, f);
-            record.give_back();
+            Records::of(worker).put(record);
             worker.desk.note_ended();
         }
         repeating => {

@@ -5,28 +5,28 @@
 //! that rises when a timer is over. A handle knows the generation that it was made for and finds out that the record is
 //! another's by now. A process keeps as many records as it ever had timers at once.
 //!
-//! Each worker has a set of them with a list of those that are free, which it alone uses; the set of a worker that ends goes to
-//! the next one that begins. [`handle`](super::handle) is the only caller; the I/O driver holds the set for it.
+//! Each worker has a set of those that are free, which it alone uses; the set of a worker that ends goes to the next one that
+//! begins. It is a pile of addresses, not a list through the records themselves: those have most often left the cache, and are
+//! asked for a few timers before they are needed. [`handle`](super::handle) is the only caller; the I/O driver holds the set for it.
 
+use crate::context;
+use crate::primitives::without_waiting;
 use crate::scheduler::{Desk, Lock, Timed, Worker};
 use crate::sys::PerProcess;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::panic::Location;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How many timers a record had before.
 pub(super) type Generation = u64;
 
-/// What the handle, the wheel and a running call share.
-#[repr(C)]
+/// What the handle, the wheel and a running call share: two lines of the cache that come together, as whoever asks for the first
+/// has to wait for it.
+#[repr(C, align(128))]
 pub(super) struct Record {
     /// What the wheel knows it by. First, so that its address is this one's. The worker's.
     pub(super) timed: Timed,
-    /// The set that it is in. The worker's.
-    home: Cell<&'static Records>,
-    /// The next one in the list of free ones there. The worker's.
-    next_free: Cell<Option<&'static Record>>,
     pub(super) state: Lock<State>,
 }
 
@@ -68,16 +68,14 @@ impl State {
     }
 }
 
-// SAFETY: `timed`, `home` and `next_free` are touched by the worker whose record it is, or before it is anybody's; workers pass records
-// on under a lock. The rest is behind one, and may be sent: a callback is, and the others are plain values.
+// SAFETY: `timed` is touched by the worker whose record it is, or before it is anybody's; workers pass records on under a lock. The rest
+// is behind one, and may be sent: a callback is, and the others are plain values.
 unsafe impl Sync for Record {}
 
 impl Record {
-    fn new(home: &'static Records) -> Record {
+    fn new() -> Record {
         Record {
             timed: Timed::new(super::handle::expire),
-            home: Cell::new(home),
-            next_free: Cell::new(None),
             state: Lock::new(State {
                 generation: 0,
                 start: 0,
@@ -95,23 +93,12 @@ impl Record {
     pub(super) fn timed(&'static self) -> NonNull<Timed> {
         NonNull::from(self).cast()
     }
-
-    /// Makes it one of this worker's, which has been told of it by the one whose it was.
-    pub(super) fn move_to(&self, worker: &Worker) {
-        self.home.set(Records::of(worker));
-    }
-
-    /// Gives it back when its timer is over. On its worker.
-    #[inline]
-    pub(super) fn give_back(&'static self) {
-        self.next_free.set(self.home.get().first.replace(Some(self)));
-    }
 }
 
 /// The records of a worker.
 pub(crate) struct Records {
-    /// The first one that is free.
-    first: Cell<Option<&'static Record>>,
+    /// Those that are free: the last one was used last.
+    free: RefCell<Vec<&'static Record>>,
     /// How many to make when there is none left.
     more: Cell<usize>,
 }
@@ -126,6 +113,10 @@ pub(crate) struct TakenRecords(&'static Records);
 const FEW: usize = 16;
 const MANY: usize = 1024;
 
+/// How many timers before it is needed a record is asked for, and how many lines of the cache it has.
+const AHEAD: usize = 4;
+const LINES: usize = size_of::<Record>() / 64;
+
 /// The sets of workers that have ended.
 static SPARE: PerProcess<Mutex<Vec<&'static Records>>> = PerProcess::new(Mutex::default);
 
@@ -139,7 +130,7 @@ impl Records {
         let set = spare().pop();
         TakenRecords(set.unwrap_or_else(|| {
             Box::leak(Box::new(Records {
-                first: Cell::new(None),
+                free: RefCell::default(),
                 more: Cell::new(FEW),
             }))
         }))
@@ -148,29 +139,43 @@ impl Records {
     /// That of a worker.
     #[inline]
     pub(super) fn of(worker: &Worker) -> &'static Records {
-        let taken = worker.driver.timers().downcast_ref::<TakenRecords>();
-        taken.expect("a worker's driver keeps its timers").0
+        let taken = worker.driver.timers();
+        debug_assert!(taken.is::<TakenRecords>());
+        // SAFETY: the only driver there is keeps these, and stays with its worker. To ask for the type would take a tenth of the time that it
+        // takes to cancel a timer.
+        unsafe { &*ptr::from_ref(taken).cast::<TakenRecords>() }.0
     }
 
     /// A record for a timer.
     #[inline]
     pub(super) fn take(&'static self) -> &'static Record {
-        let record = self.first.get().unwrap_or_else(|| self.make());
-        self.first.set(record.next_free.take());
-        record
+        without_waiting(|| {
+            let mut free = self.free.borrow_mut();
+            if free.is_empty() {
+                self.make(&mut free);
+            }
+            let record = free.pop().expect("some were made");
+            if let Some(later) = free.len().checked_sub(AHEAD) {
+                context::prefetch_lines(ptr::from_ref(free[later]), LINES);
+            }
+            record
+        })
     }
 
-    /// Makes some records, puts them into the empty list and returns its first.
+    /// Takes one back whose timer is over.
+    #[inline]
+    pub(super) fn put(&self, record: &'static Record) {
+        without_waiting(|| self.free.borrow_mut().push(record));
+    }
+
+    /// Makes some records. They will be taken in the order in which they lie.
     #[cold]
-    fn make(&'static self) -> &'static Record {
+    fn make(&self, free: &mut Vec<&'static Record>) {
         let count = self.more.get();
         self.more.set(MANY.min(2 * count));
-        let records: Box<[Record]> = std::iter::repeat_with(|| Record::new(self)).take(count).collect();
+        let records: Box<[Record]> = std::iter::repeat_with(Record::new).take(count).collect();
         let records: &'static [Record] = Box::leak(records);
-        for record in records.iter().rev() {
-            record.give_back();
-        }
-        &records[0]
+        free.extend(records.iter().rev());
     }
 }
 

@@ -302,7 +302,14 @@ fn a_message_may_use_its_channel_as_it_is_dropped() {
         let receiving = place.spawn({
             let (receiver, all_sent) = (receiver.clone(), Arc::clone(&all_sent));
             // As long as one may come: those that are dropped send others.
-            move || while receiver.recv_timeout(ms(1)).is_ok() || !all_sent.load(SeqCst) {}
+            move || {
+                loop {
+                    let none_is_to_come = all_sent.load(SeqCst);
+                    if receiver.recv_timeout(ms(1)).is_err() && none_is_to_come {
+                        break;
+                    }
+                }
+            }
         });
         let sending = place.spawn({
             let (sender, census) = (sender.clone(), census.clone());

@@ -255,12 +255,17 @@ fn a_fresh_member_does_not_keep_to_one_arm() {
 
 #[test]
 fn one_who_waits_chooses_none_before_the_others() {
-    // In each round one of three arms becomes ready first, by chance, and the others at once afterwards.
-    everywhere(|place| {
+    // In each round one of three arms becomes ready first, by chance, and the others at once afterwards. All are of one flavour: how long a
+    // send takes depends on it, so with several who is there first were not only a matter of chance.
+    everywhere_with_all(|place, flavour| {
+        if flavour == RENDEZVOUS {
+            // Nobody could send to the others until one is chosen.
+            return;
+        }
         let rounds = place.rounds(ROUNDS);
-        let (first, from_first) = bounded(1);
-        let (second, from_second) = unbounded();
-        let (third, from_third) = bounded(3);
+        let (first, from_first) = flavour.channel();
+        let (second, from_second) = flavour.channel();
+        let (third, from_third) = flavour.channel();
         let (acknowledge, acknowledged) = bounded(1);
         let (_speaks, silent) = bounded::<u8>(0);
         let choosing = place.spawn(move || {

@@ -16,10 +16,16 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Waits until the condition holds; panics with `what` if it does not in good time. Fibers and plain threads may call it.
 #[track_caller]
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    within(PATIENCE, what, holds);
+}
+
+/// The same, for what takes longer by itself.
+#[track_caller]
+pub fn within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < PATIENCE, "in vain: {what}");
+        assert!(start.elapsed() < limit, "in vain: {what}");
         fibrant::sleep(Duration::from_micros(200));
     }
 }
@@ -41,7 +47,9 @@ impl Watchdog {
         let runtimes: Arc<Mutex<Vec<Handle>>> = Arc::default();
         let notes: Arc<Mutex<String>> = Arc::default();
         let (shown, words) = (Arc::clone(&runtimes), Arc::clone(&notes));
+        let (begun, begins) = mpsc::channel::<()>();
         thread::spawn(move || {
+            drop(begun);
             if dropped.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let words = words.lock().unwrap_or_else(PoisonError::into_inner);
                 // Not `eprintln`: what tests print is kept until they end, and this one does not.
@@ -53,6 +61,8 @@ impl Watchdog {
                 std::process::abort();
             }
         });
+        // Tests that fork do so when all threads have begun.
+        let _ = begins.recv();
         Watchdog {
             runtimes,
             notes,

@@ -1,9 +1,10 @@
 //! Several messages in one call, and bytes from one descriptor to another: points 12 and 15.
 
 use crate::support::*;
+use fibrant::hook::disabled;
 use std::io::{Read, Seek, Write};
 use std::net::UdpSocket;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -128,6 +129,30 @@ fn collect(mut from: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> 
         from.read_to_end(&mut all).unwrap();
         all
     })
+}
+
+/// A call of `splice` without offsets.
+fn splice(from: &impl AsRawFd, to: &impl AsRawFd, length: usize, flags: u32) -> (isize, i32) {
+    let none = std::ptr::null_mut();
+    // SAFETY: no offsets.
+    told(unsafe { libc::splice(from.as_raw_fd(), none, to.as_raw_fd(), none, length, flags) })
+}
+
+/// A pipe that holds so many bytes, and no more are to come.
+fn full_pipe(length: usize) -> OwnedFd {
+    let (out, input) = pipe();
+    // SAFETY: numbers.
+    let size = unsafe { libc::fcntl(input.as_raw_fd(), libc::F_SETPIPE_SZ, 1 << 18) };
+    assert!(size as usize >= length);
+    std::fs::File::from(input).write_all(&pattern(length)).unwrap();
+    out
+}
+
+/// All that there is, outside any fiber's sight.
+fn rest_of(from: impl Into<OwnedFd>) -> Vec<u8> {
+    let mut all = Vec::new();
+    disabled(|| std::fs::File::from(from.into()).read_to_end(&mut all)).unwrap();
+    all
 }
 
 bodies! {
@@ -264,6 +289,23 @@ bodies! {
         // SAFETY: no offset: the file's own.
         told(unsafe { libc::sendfile(writer.as_raw_fd(), file.as_raw_fd(), std::ptr::null_mut(), 100) })
     };
+    p12_sendfile_fills_a_pipe_once, true, || {
+        let (reader, writer) = pipe();
+        let (mut file, mut offset) = (file(300_000), 1000);
+        // SAFETY: no offset, or a local variable.
+        let send = |offset: Option<&mut libc::off_t>| told(unsafe { libc::sendfile(writer.as_raw_fd(), file.as_raw_fd(), offset.map_or(std::ptr::null_mut(), std::ptr::from_mut), 300_000) });
+        let first = send(None);
+        let mut reader = std::fs::File::from(reader);
+        let later = later(move || {
+            let mut all = vec![0; 1 << 16];
+            reader.read_exact(&mut all).unwrap();
+            (reader, all == pattern(1 << 16))
+        });
+        let second = send(Some(&mut offset));
+        let (reader, is_right) = later.join().unwrap();
+        drop(writer);
+        (first, second, offset, is_right, rest_of(reader) == pattern(300_000)[1000..offset as usize], file.stream_position().unwrap())
+    };
     p12_splice_waits_for_both_sides, true, || {
         let ((first_out, first_in), (second_out, second_in)) = (pipe(), pipe());
         let writer = later(move || std::fs::File::from(first_in).write_all(&pattern(500_000)).unwrap());
@@ -341,6 +383,150 @@ bodies! {
         told(unsafe {
             libc::splice(out.as_raw_fd(), std::ptr::null_mut(), second_in.as_raw_fd(), std::ptr::null_mut(), 9, libc::SPLICE_F_NONBLOCK)
         })
+    };
+    p12_what_splice_does_not_send_stays_in_the_pipe, false, || {
+        let (out, (ours, theirs)) = (full_pipe(200_000), streams());
+        set(ours.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, 4096);
+        ours.set_nonblocking(true).unwrap();
+        let mut moved = 0;
+        let last = loop {
+            match splice(&out, &ours, 200_000, 0) {
+                (more @ 1.., _) => moved += more as usize,
+                last => break last,
+            }
+        };
+        drop(ours);
+        let (sent, left) = (rest_of(theirs), rest_of(out));
+        (last, sent.len() == moved, moved < 200_000, [sent, left].concat() == pattern(200_000))
+    };
+    p12_what_splice_does_not_send_in_time_stays_in_the_pipe, true, || {
+        let (out, (ours, theirs)) = (full_pipe(200_000), streams());
+        set(ours.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, 4096);
+        ours.set_write_timeout(Some(ms(30))).unwrap();
+        let (moved, _) = splice(&out, &ours, 200_000, 0);
+        let start = Instant::now();
+        let again = splice(&out, &ours, 200_000, 0);
+        let waited = start.elapsed() >= ms(25);
+        drop(ours);
+        let (sent, left) = (rest_of(theirs), rest_of(out));
+        (again, waited, sent.len() == moved as usize, [sent, left].concat() == pattern(200_000))
+    };
+    p12_what_a_cancelled_splice_does_not_send_stays_in_the_pipe, true => ((-1, libc::ECANCELED), true), || {
+        let (out, (ours, _theirs)) = (full_pipe(100_000), streams());
+        fill(ours.as_raw_fd());
+        let splicing = go(move || (splice(&out, &ours, 100_000, 0), out)).waiting();
+        let Activity::Fiber(fiber) = splicing else {
+            unreachable!("it is called in a fiber");
+        };
+        fiber.cancel();
+        let (moved, out) = fiber.join().unwrap();
+        (moved, rest_of(out) == pattern(100_000))
+    };
+    p12_splice_to_a_broken_socket_takes_nothing, false alone, || {
+        // SAFETY: it is ignored, in this process.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+        let (out, (ours, theirs)) = (full_pipe(1000), streams());
+        drop(theirs);
+        (splice(&out, &ours, 1000, 0), rest_of(out) == pattern(1000))
+    };
+    p12_splice_to_a_socket_moves_all_there_is, false, || {
+        let (out, (ours, theirs)) = (full_pipe(150_000), streams());
+        set(ours.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, 1 << 20);
+        let moved = [100_000, 100_000, 1].map(|length| splice(&out, &ours, length, 0));
+        drop(ours);
+        (moved, rest_of(theirs) == pattern(150_000))
+    };
+    p12_splice_waits_for_a_pipe_though_its_socket_does_not, true, || {
+        let ((out, input), (ours, theirs)) = (pipe(), streams());
+        ours.set_nonblocking(true).unwrap();
+        let writer = later(move || std::fs::File::from(input).write_all(b"late").unwrap());
+        let moved = splice(&out, &ours, 100, 0);
+        writer.join().unwrap();
+        drop(ours);
+        (moved, rest_of(theirs))
+    };
+    p16_splice_from_a_socket_times_out, true, || {
+        let ((ours, _theirs), (_out, input)) = (tcp(), pipe());
+        ours.set_read_timeout(Some(ms(30))).unwrap();
+        let start = Instant::now();
+        (splice(&ours, &input, 100, 0), start.elapsed() >= ms(25))
+    };
+    p12_what_is_wrong_with_splice_and_tee_is_told_at_once, false, || {
+        let ((out, input), (second_out, second_in), (ours, theirs)) = (pipe(), pipe(), streams());
+        let mut offset = 0;
+        let (none, offset) = (std::ptr::null_mut(), &raw mut offset);
+        let (out, input, second_out, second_in) = (out.as_raw_fd(), input.as_raw_fd(), second_out.as_raw_fd(), second_in.as_raw_fd());
+        let (ours, theirs) = (ours.as_raw_fd(), theirs.as_raw_fd());
+        let spliced = [
+            (out, none, second_in, none, 0, 0),
+            (ours, none, input, none, 0, 0),
+            (ours, none, theirs, none, 10, 0),
+            (out, offset, second_in, none, 10, 0),
+            (out, none, second_in, offset, 10, 0),
+            (ours, none, second_in, offset, 10, 0),
+            (out, offset, ours, none, 10, 0),
+            (out, none, ours, offset, 10, 0),
+            (ours, offset, input, none, 10, 0),
+            (out, none, input, none, 10, 0),
+            (input, none, second_in, none, 10, 0),
+            (out, none, second_out, none, 10, 0),
+            (input, none, ours, none, 10, 0),
+            (ours, none, out, none, 10, 0),
+            (out, none, second_in, none, 10, 1 << 20),
+            (-1, none, second_in, none, 10, 0),
+            (out, none, -1, none, 10, 0),
+        ]
+        // SAFETY: the offset is a local variable.
+        .map(|(from, at, to, there, length, flags)| told(unsafe { libc::splice(from, at, to, there, length, flags) }));
+        let copied = [(out, second_in, 0), (out, ours, 10), (ours, input, 10), (out, input, 10), (input, second_in, 10), (out, -1, 10)]
+            // SAFETY: numbers.
+            .map(|(from, to, length)| told(unsafe { libc::tee(from, to, length, 0) }));
+        (spliced, copied)
+    };
+    p12_splice_takes_nothing_of_the_next_file, true => ((-1, libc::EBADF), b"new".to_vec()), || {
+        let number = numbers(1);
+        let ((new_out, new_in), (to_out, to_in)) = (pipe(), pipe());
+        let copy = new_out.try_clone().unwrap();
+        put(full_pipe(100), number);
+        std::fs::File::from(new_in).write_all(b"new").unwrap();
+        std::fs::File::from(to_in.try_clone().unwrap()).write_all(&pattern(1 << 16)).unwrap();
+        let reader = later(move || {
+            put(copy, number);
+            std::fs::File::from(to_out).read_exact(&mut [0; 1 << 16]).unwrap();
+        });
+        let moved = splice(&number, &to_in, 100, 0);
+        reader.join().unwrap();
+        close(number);
+        (moved, rest_of(new_out))
+    };
+    p12_sendfile_sends_nothing_of_the_next_file, true => ((1 << 16, 0), true, 0), || {
+        let number = numbers(1);
+        let (ours, mut theirs) = streams();
+        let filled = fill(ours.as_raw_fd());
+        put(file(200_000), number);
+        let (mut new, copy) = {
+            let new = file(200_000);
+            (new.try_clone().unwrap(), new)
+        };
+        let reader = later(move || {
+            put(copy, number);
+            let mut all = vec![0; filled + (1 << 16)];
+            theirs.read_exact(&mut all).unwrap();
+            all[filled..] == pattern(1 << 16)
+        });
+        // SAFETY: no offset: the file's own.
+        let sent = told(unsafe { libc::sendfile(ours.as_raw_fd(), number, std::ptr::null_mut(), 200_000) });
+        let result = (sent, reader.join().unwrap(), new.stream_position().unwrap());
+        close(number);
+        result
+    };
+    p09_splice_does_not_wait_for_a_pipe_that_must_not_be_waited_for, false, || {
+        let ((out, _input), (ours, _theirs), file) = (pipe(), streams(), file(100));
+        // SAFETY: numbers.
+        let flagged = unsafe { libc::fcntl(out.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+        let blocking = [splice(&out, &ours, 100, 0), splice(&out, &file, 100, 0)];
+        ours.set_nonblocking(true).unwrap();
+        (flagged, blocking, splice(&out, &ours, 100, 0))
     };
     p12_tee_waits_and_leaves_the_bytes, true, || {
         let ((out, input), (second_out, second_in)) = (pipe(), pipe());

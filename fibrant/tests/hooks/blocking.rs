@@ -148,6 +148,10 @@ bodies! {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        // Who connects may know of it before the listener does.
+        let mut asked = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one element, a local variable.
+        assert_eq!(disabled(|| unsafe { libc::poll(&mut asked, 1, -1) }), 1);
         let (mut accepted, _) = listener.accept().unwrap();
         later(move || peer.write_all(b"data").unwrap());
         (flags(accepted.as_raw_fd()) & i64::from(libc::O_NONBLOCK), kind(accepted.read(&mut [0; 8])))

@@ -1,13 +1,15 @@
 //! Names, children, threads, files and the rest of the C library's calls that wait: points 2, 8, 11, 27 and 28.
 
 use crate::support::*;
+use fibrant::hook::disabled;
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{Read, Seek, Write};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -73,23 +75,24 @@ fn fifo() -> PathBuf {
     path
 }
 
-extern "C" fn end_of_thread(time: *mut libc::c_void) -> *mut libc::c_void {
-    thread::sleep(ms(time as u64));
-    time
+/// What a thread of C's does before it ends.
+type Work = Box<dyn FnOnce() + Send>;
+
+extern "C" fn work(work: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: it was made of such a box, for this thread.
+    let work = unsafe { Box::from_raw(work.cast::<Work>()) };
+    work();
+    20 as *mut _
 }
 
-/// A thread that ends after so many milliseconds, and gives their number.
-fn c_thread(milliseconds: usize) -> libc::pthread_t {
+/// A thread that does this, ends, and gives 20.
+fn c_thread(f: impl FnOnce() + Send + 'static) -> libc::pthread_t {
     let mut made = std::mem::MaybeUninit::uninit();
-    // SAFETY: the function takes a number for a pointer.
+    let given = Box::into_raw(Box::new(Box::new(f) as Work));
+    // SAFETY: the function takes such a box.
     unsafe {
         assert_eq!(
-            libc::pthread_create(
-                made.as_mut_ptr(),
-                std::ptr::null(),
-                end_of_thread,
-                milliseconds as *mut _
-            ),
+            libc::pthread_create(made.as_mut_ptr(), std::ptr::null(), work, given.cast()),
             0
         );
         made.assume_init()
@@ -164,34 +167,73 @@ bodies! {
             (got, text, libc::WEXITSTATUS(libc::pclose(stream)))
         }
     };
-    p27_a_vforked_child_ends, true, || {
-        // SAFETY: the child only ends.
+    p27_a_vforked_child_ends, true alone, || {
+        let (reader, writer) = pipe();
+        // SAFETY: the child only reads and ends.
         let child = unsafe { vfork() };
         if child == 0 {
-            thread::sleep(ms(150)); // so that it is waited for
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(9) };
+            // SAFETY: the buffer has that length.
+            unsafe {
+                libc::alarm(30); // ends it if it hangs
+                libc::read(reader.as_raw_fd(), [0_u8; 1].as_mut_ptr().cast(), 1); // so that it is waited for
+                libc::_exit(9);
+            }
         }
+        later(move || File::from(writer).write_all(b"x").unwrap());
         exit_code(child)
     };
     p28_a_thread_is_joined_in_time, true, || {
-        let thread = c_thread(20);
+        let thread = c_thread(gate());
         let mut result = std::ptr::null_mut();
         // SAFETY: the thread is joined once, and the places are local variables.
         let told = unsafe { pthread_timedjoin_np(thread, &mut result, &from_now(libc::CLOCK_REALTIME, 20_000)) };
         (told, result as usize)
     };
     p28_a_thread_is_not_joined_in_time, true, || {
-        let thread = c_thread(150);
+        let (ender, end) = mpsc::channel::<()>();
+        let thread = c_thread(move || end.recv().unwrap_or(()));
         let start = Instant::now();
         // SAFETY: as above.
         let told = unsafe { pthread_clockjoin_np(thread, std::ptr::null_mut(), libc::CLOCK_MONOTONIC, &from_now(libc::CLOCK_MONOTONIC, 30)) };
         let waited = start.elapsed();
+        drop(ender);
         // SAFETY: as above: it was not joined.
         let joined = unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
         (told, waited >= ms(30), joined)
     };
-    p28_a_part_of_a_file_is_waited_for, true, || {
+    p28_times_before_all_others_have_passed, true, || {
+        let (ender, end) = mpsc::channel::<()>();
+        let thread = c_thread(move || end.recv().unwrap_or(()));
+        let past = [(-1, 0), (i64::MIN, 0), (-1, -1), (0, 0)].map(|(tv_sec, tv_nsec)| libc::timespec { tv_sec, tv_nsec });
+        let told = past.map(|time| {
+            // SAFETY: as above: it runs.
+            unsafe {
+                let first = pthread_timedjoin_np(thread, std::ptr::null_mut(), &time);
+                (first, pthread_clockjoin_np(thread, std::ptr::null_mut(), libc::CLOCK_MONOTONIC, &time))
+            }
+        });
+        drop(ender);
+        thread::sleep(ms(1)); // the thread may be over before it is joined: this waits in any case
+        // SAFETY: as above.
+        (told, unsafe { libc::pthread_join(thread, std::ptr::null_mut()) })
+    };
+    p28_a_thread_that_is_over_is_joined_whatever_the_time, true, || {
+        [(-1, 0), (0, 0), (0, -1), (5, 1_000_000_000)].map(|(tv_sec, tv_nsec)| {
+            let (teller, told) = mpsc::channel();
+            // SAFETY: asks for a number.
+            let thread = c_thread(move || teller.send(unsafe { libc::gettid() }).unwrap());
+            let own = PathBuf::from(format!("/proc/self/task/{}", told.recv().unwrap()));
+            thread::sleep(ms(1));
+            while own.exists() {
+                thread::sleep(ms(1));
+            }
+            let mut result = std::ptr::null_mut();
+            // SAFETY: the thread is joined once, and the places are local variables.
+            let told = unsafe { pthread_timedjoin_np(thread, &mut result, &libc::timespec { tv_sec, tv_nsec }) };
+            (told, result as usize)
+        })
+    };
+    p28_a_part_of_a_file_is_waited_for, true alone, || {
         let path = path("lockf");
         let file = File::create(&path).unwrap();
         // Held by a child: such locks are a process's.
@@ -201,6 +243,7 @@ bodies! {
         let holder = unsafe {
             let child = libc::fork();
             if child == 0 {
+                libc::alarm(30); // ends it if it hangs
                 libc::lockf(fd, libc::F_LOCK, 10);
                 libc::write(ready.1.as_raw_fd(), c"x".as_ptr().cast(), 1);
                 libc::read(told_to_end.0.as_raw_fd(), [0_u8; 1].as_mut_ptr().cast(), 1);
@@ -233,6 +276,25 @@ bodies! {
         drop(writer);
         std::fs::remove_file(&path).unwrap();
         (flags, reader.join().unwrap())
+    };
+    p28_any_number_may_wait_for_a_writer, true alone, || {
+        let named = fifo();
+        // More than there are threads for what comes to an end by itself.
+        let mut readers: Vec<_> = (0..530)
+            .map(|_| {
+                let named = named.clone();
+                go(move || File::open(named).is_ok())
+            })
+            .collect();
+        let last = readers.pop().unwrap().waiting();
+        // Whoever is to end their waits needs such a thread.
+        let other = path("other");
+        File::create(&other).unwrap().sync_all().unwrap();
+        let writer = File::options().write(true).open(&named).unwrap();
+        let opened = readers.into_iter().chain([last]).map(Activity::join).filter(|&is_open| is_open).count();
+        drop(writer);
+        [named, other].iter().for_each(|path| std::fs::remove_file(path).unwrap());
+        opened
     };
     p28_a_named_pipe_is_opened_when_a_writer_comes, true, || {
         let path = fifo();
@@ -280,6 +342,23 @@ bodies! {
         };
         (results, second)
     };
+    p11_a_files_own_position_is_read_at, false, || {
+        let path = path("position");
+        std::fs::write(&path, b"0123456789").unwrap();
+        let mut file = File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let (reader, writer) = pipe();
+        disabled(|| File::from(writer.try_clone().unwrap()).write_all(b"pipe")).unwrap();
+        let read = |fd| {
+            let mut buffer = [0_u8; 20];
+            let list = [libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: 20 }];
+            // With a flag that asks for nothing that matters here.
+            // SAFETY: the buffer is as long as it says.
+            (told(unsafe { libc::preadv2(fd, list.as_ptr(), 1, -1, libc::RWF_HIPRI) }), buffer)
+        };
+        let (of_file, of_pipe) = ([0; 2].map(|_| read(file.as_raw_fd())), read(reader.as_raw_fd()));
+        (of_file, file.stream_position().unwrap(), of_pipe)
+    };
     p11_a_file_is_read_to_the_end, true, || {
         let path = path("read");
         let data: Vec<u8> = (0..3_000_000_u32).map(|index| index as u8).collect();
@@ -300,7 +379,8 @@ bodies! {
         std::fs::remove_file(&path).unwrap();
         (count, read[..3_000_000] == data[..])
     };
-    p02_fclose_closes, false, || {
+    p02_fclose_closes, false alone, || {
+        // In a process of its own: a child that another test forks would have the writing end for a while.
         let (reader, writer) = pipe();
         // SAFETY: the stream has the descriptor from now on, and is closed once.
         let closed = unsafe {
@@ -327,19 +407,21 @@ bodies! {
         let read = told(unsafe { libc::read(fd, [0_u8; 4].as_mut_ptr().cast(), 4) });
         (read, closer.join().unwrap())
     };
-    p02_closefrom_closes_in_a_child, true, || {
-        let (reader, writer) = pipe();
-        // SAFETY: the child only closes, asks and ends.
+    p02_closefrom_closes_in_a_child, true alone, || {
+        let ((reader, writer), (go_on, told_to_go_on)) = (pipe(), pipe());
+        // SAFETY: the child only reads, closes, asks and ends.
         let child = unsafe {
             let child = libc::fork();
             if child == 0 {
+                libc::alarm(30); // ends it if it hangs
+                libc::read(go_on.as_raw_fd(), [0_u8; 1].as_mut_ptr().cast(), 1); // so that it is waited for
                 closefrom(writer.as_raw_fd().min(reader.as_raw_fd()));
                 let open = libc::fcntl(writer.as_raw_fd(), libc::F_GETFD) >= 0;
-                libc::usleep(150_000); // so that it is waited for
                 libc::_exit(i32::from(open));
             }
             child
         };
+        later(move || File::from(told_to_go_on).write_all(b"x").unwrap());
         let code = exit_code(child);
         // A thread's call is ours, too: to compare is not enough.
         assert_eq!(code, 0, "it is closed there");

@@ -59,6 +59,39 @@ fn accept(fd: RawFd, room: u32) -> ((bool, i32), u32, [u8; 4]) {
     }
 }
 
+/// Sends data with the call that connects, by `sendto` or as a message of two parts.
+fn send_and_connect(fd: RawFd, address: SocketAddr, data: &[u8], as_message: bool) -> (isize, i32) {
+    let SocketAddr::V4(address) = address else {
+        panic!("{address} is not of version 4")
+    };
+    let mut name = libc::sockaddr_in {
+        sin_family: libc::AF_INET as _,
+        sin_port: address.port().to_be(),
+        sin_addr: libc::in_addr {
+            s_addr: address.ip().to_bits().to_be(),
+        },
+        sin_zero: [0; 8],
+    };
+    let (name_size, flags) = (size_of_val(&name) as u32, libc::MSG_FASTOPEN | libc::MSG_NOSIGNAL);
+    if !as_message {
+        let (place, length) = (data.as_ptr().cast(), data.len());
+        // SAFETY: the data and the name are that long.
+        return told(unsafe { libc::sendto(fd, place, length, flags, (&raw const name).cast(), name_size) });
+    }
+    let (first, second) = data.split_at(data.len() / 3);
+    let mut list = [first, second].map(|part| libc::iovec {
+        iov_base: part.as_ptr().cast_mut().cast(),
+        iov_len: part.len(),
+    });
+    // SAFETY: all zero is a message without anything; its parts are local variables.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        (message.msg_name, message.msg_namelen) = ((&raw mut name).cast(), name_size);
+        (message.msg_iov, message.msg_iovlen) = (list.as_mut_ptr(), 2);
+        told(libc::sendmsg(fd, &message, flags))
+    }
+}
+
 bodies! {
     p21_a_refused_connection_is_an_error, true, || {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -100,6 +133,45 @@ bodies! {
         let first = connect_to(socket.as_raw_fd(), listener.local_addr().unwrap());
         let second = connect_to(socket.as_raw_fd(), listener.local_addr().unwrap());
         (first, second, start.elapsed() >= ms(40))
+    };
+    p21_what_is_sent_first_connects, true, || {
+        [false, true].map(|as_message| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let reader = later(move || {
+                let mut all = Vec::new();
+                listener.accept().unwrap().0.read_to_end(&mut all).unwrap();
+                all
+            });
+            let socket = socket(libc::AF_INET, libc::SOCK_STREAM);
+            let data: Vec<u8> = (0..9_000_000_u32).map(|index| (index % 251) as u8).collect();
+            let sent = send_and_connect(socket.as_raw_fd(), address, &data, as_message);
+            let again = send_and_connect(socket.as_raw_fd(), address, &data, as_message);
+            drop(socket);
+            (sent, again, reader.join().unwrap() == data)
+        })
+    };
+    p21_what_is_sent_first_is_refused_or_in_progress_when_its_time_is_up, true, || {
+        [false, true].map(|as_message| {
+            let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let refused = send_and_connect(socket(libc::AF_INET, libc::SOCK_STREAM).as_raw_fd(), nobody, b"lost", as_message);
+            let (listener, _first) = full_listener();
+            let socket = socket(libc::AF_INET, libc::SOCK_STREAM);
+            set_send_timeout(socket.as_raw_fd(), ms(30));
+            let start = Instant::now();
+            let sent = send_and_connect(socket.as_raw_fd(), listener.local_addr().unwrap(), b"late", as_message);
+            (refused, sent, start.elapsed() >= ms(25))
+        })
+    };
+    p21_what_is_sent_first_does_not_wait_if_it_must_not, false, || {
+        let (listener, _first) = fibrant::hook::disabled(full_listener);
+        let socket = socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK);
+        let stream = send_and_connect(socket.as_raw_fd(), listener.local_addr().unwrap(), b"late", false);
+        // Datagrams do not connect.
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let datagrams = [false, true].map(|as_message| send_and_connect(sender.as_raw_fd(), receiver.local_addr().unwrap(), b"one", as_message));
+        (stream, datagrams, sender.peer_addr().is_err())
     };
     p21_std_connects_within_a_time, true, || {
         let (listener, _first) = full_listener();

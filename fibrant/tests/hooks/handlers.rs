@@ -12,6 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
+unsafe extern "C" {
+    fn siginterrupt(signal: i32, yes: i32) -> i32;
+}
+
 /// A signal for one body.
 fn own(number: i32) -> i32 {
     libc::SIGRTMIN() + number
@@ -105,6 +109,21 @@ extern "C" fn close_in_handler(signal: i32) {
     }
 }
 
+/// The errors, and whether calls are restarted then.
+const SIGINTERRUPT: [(i32, bool); 11] = [
+    (0, true),
+    (0, false),
+    (0, false),
+    (0, false),
+    (libc::EINVAL, false),
+    (0, true),
+    (0, true),
+    (libc::EINVAL, true),
+    (libc::EINVAL, true),
+    (libc::EINVAL, true),
+    (libc::EINVAL, true),
+];
+
 bodies! {
     p26_sigwait_waits_for_a_signal, true, || {
         let signal = own(1);
@@ -116,6 +135,57 @@ bodies! {
         let result = unsafe { libc::sigwait(&set_of(signal), &mut found) };
         sender.join().unwrap();
         (result, found == signal)
+    };
+    p26_the_functions_tell_less_than_the_kernel, false, || {
+        let signal = own(13);
+        mask(libc::SIG_BLOCK, signal);
+        // SAFETY: all zero is a value of it; sets, times and what is found are local variables.
+        unsafe {
+            let mut found: libc::siginfo_t = zeroed();
+            let time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            let set = set_of(signal);
+            let mut codes = Vec::new();
+            for call in 0..3 {
+                send(this_thread(), signal);
+                let result = match call {
+                    0 => libc::sigwaitinfo(&set, &mut found),
+                    1 => libc::sigtimedwait(&set, &mut found, &time),
+                    _ => libc::syscall(libc::SYS_rt_sigtimedwait, &raw const set, &raw mut found, &raw const time, 8) as i32,
+                };
+                codes.push((result == signal, found.si_signo == signal, found.si_code));
+            }
+            codes
+        }
+    };
+    // What the C library's functions come to: threads get the same ones as fibers.
+    p26_siginterrupt_is_for_the_handlers_of_signal, false alone => SIGINTERRUPT, || {
+        let signal = own(14);
+        let handler = count as *const () as usize;
+        let restarts = || {
+            // SAFETY: all zero is a value of it, which is a local variable.
+            unsafe {
+                let mut action: libc::sigaction = zeroed();
+                assert_eq!(libc::sigaction(signal, std::ptr::null(), &mut action), 0);
+                action.sa_flags & libc::SA_RESTART != 0
+            }
+        };
+        // SAFETY: the handler does what a handler may.
+        let install = |handler: usize| (told(unsafe { libc::signal(signal, handler) } as isize).1, restarts());
+        // SAFETY: numbers.
+        let interrupt = |signal, yes| (told(unsafe { siginterrupt(signal, yes) } as isize).1, restarts());
+        [
+            install(handler),
+            interrupt(signal, 1),
+            install(libc::SIG_DFL),
+            install(handler),
+            install(libc::SIG_ERR),
+            interrupt(signal, 0),
+            install(handler),
+            install(libc::SIG_ERR),
+            interrupt(0, 1),
+            interrupt(99, 1),
+            interrupt(libc::SIGKILL, 1),
+        ]
     };
     p26_sigwaitinfo_takes_a_pending_one, false, || {
         let signal = own(2);

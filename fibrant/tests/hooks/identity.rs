@@ -1,5 +1,6 @@
 //! Identity and lifetime of descriptors: points 1 to 7.
 
+use crate::secret;
 use crate::support::*;
 use fibrant::runtime::{Builder, Runtime};
 use std::cell::Cell;
@@ -26,18 +27,16 @@ fn copy(fd: &impl AsFd) -> OwnedFd {
     fd.as_fd().try_clone_to_owned().unwrap()
 }
 
+/// Puts a file at a number without a hook's knowledge.
+fn put_secretly(fd: impl Into<OwnedFd>, number: RawFd) -> RawFd {
+    secret::put(&fd.into(), number);
+    number
+}
+
 /// Closes without a hook's knowledge.
 fn close_secretly(fd: RawFd) {
     // SAFETY: nobody else uses that number.
-    assert_eq!(unsafe { libc::syscall(libc::SYS_close, fd) }, 0);
-}
-
-/// Puts a file at a number without a hook's knowledge.
-fn put_secretly(fd: impl Into<OwnedFd>, number: RawFd) -> RawFd {
-    // SAFETY: nobody else uses that number.
-    let result = unsafe { libc::syscall(libc::SYS_dup3, fd.into().as_raw_fd(), number, libc::O_CLOEXEC) };
-    assert_eq!(result, i64::from(number));
-    number
+    secret::close(unsafe { OwnedFd::from_raw_fd(fd) });
 }
 
 /// A pair of streams that a constructor makes, before `main` and any runtime.
@@ -73,6 +72,33 @@ impl Drop for CloseAtTheEnd {
 
 thread_local! {
     static CLOSED_AT_THE_END: CloseAtTheEnd = const { CloseAtTheEnd(Cell::new(-1)) };
+}
+
+/// Two descriptors for one file that has no name any more.
+fn lockable() -> [File; 2] {
+    let path = std::env::temp_dir().join(format!(
+        "fibrant-identity-{}-{:?}",
+        std::process::id(),
+        thread::current().id()
+    ));
+    let files = [0; 2].map(|_| File::create(&path).unwrap());
+    std::fs::remove_file(&path).unwrap();
+    files
+}
+
+/// Puts the second file at the number of one whose lock the first file has, while `lock` waits for it. What that comes to, and
+/// whether the new file is not locked.
+fn lock_of_the_next_file(lock: fn(RawFd) -> (isize, i32)) -> ((isize, i32), bool) {
+    let ([held, waiting], [new, other]) = (lockable(), lockable());
+    let number = put(waiting, numbers(1));
+    assert_eq!(lock(held.as_raw_fd()), (0, 0));
+    let putter = later(move || put(new, number));
+    let told = lock(number);
+    putter.join().unwrap();
+    // SAFETY: numbers.
+    let is_free = unsafe { libc::flock(other.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
+    close(number);
+    (told, is_free)
 }
 
 bodies! {
@@ -224,6 +250,64 @@ bodies! {
         (result, list.map(|one| one.revents))
     };
 
+    p01_who_waits_for_a_lock_does_not_lock_the_next_file, true => (BAD, true), || {
+        // SAFETY: numbers.
+        lock_of_the_next_file(|fd| told(unsafe { libc::flock(fd, libc::LOCK_EX) } as isize))
+    };
+    p01_who_waits_for_a_record_does_not_lock_the_next_file, true => (BAD, true), || {
+        lock_of_the_next_file(|fd| {
+            // SAFETY: all zero, but for what is said, is the whole file.
+            let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+            lock.l_type = libc::F_WRLCK as _;
+            // SAFETY: the lock is a local variable.
+            told(unsafe { libc::fcntl(fd, libc::F_OFD_SETLKW, &raw const lock) } as isize)
+        })
+    };
+    p01_a_datagram_that_waits_for_its_peer_is_not_the_next_files, true => (BAD, Err(std::io::ErrorKind::WouldBlock)), || {
+        let path = std::env::temp_dir().join(format!("fibrant-next-{}-{:?}", std::process::id(), thread::current().id()));
+        let _receiver = UnixDatagram::bind(&path).unwrap();
+        let sender = UnixDatagram::unbound().unwrap();
+        sender.set_nonblocking(true).unwrap();
+        while sender.send_to(b"fill", &path).is_ok() {}
+        sender.set_nonblocking(false).unwrap();
+        let (new, peer) = UnixDatagram::pair().unwrap();
+        let number = numbers(1);
+        put(sender, number);
+        let mut name: libc::sockaddr_un = libc::sockaddr_un { sun_family: libc::AF_UNIX as _, sun_path: [0; 108] };
+        name.sun_path.iter_mut().zip(path.as_os_str().as_encoded_bytes()).for_each(|(to, from)| *to = *from as _);
+        let putter = later(move || put(new, number));
+        // SAFETY: the data and the name are that long.
+        let sent = told(unsafe { libc::sendto(number, b"x".as_ptr().cast(), 1, 0, (&raw const name).cast(), size_of_val(&name) as u32) });
+        putter.join().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        peer.set_nonblocking(true).unwrap();
+        close(number);
+        (sent, kind(peer.recv(&mut [0; 4])))
+    };
+    p01_a_connect_that_waits_for_its_turn_is_not_the_next_files, true => (BAD, false), || {
+        let path = std::env::temp_dir().join(format!("fibrant-turn-{}-{:?}", std::process::id(), thread::current().id()));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        // SAFETY: numbers.
+        let socket = || unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)) };
+        // SAFETY: numbers.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        let _queued = UnixStream::connect(&path).unwrap();
+        let mut name: libc::sockaddr_un = libc::sockaddr_un { sun_family: libc::AF_UNIX as _, sun_path: [0; 108] };
+        name.sun_path.iter_mut().zip(path.as_os_str().as_encoded_bytes()).for_each(|(to, from)| *to = *from as _);
+        let number = put(socket(), numbers(1));
+        let (new, other) = (socket(), listener.try_clone().unwrap());
+        let new_one = copy(&new);
+        let putter = later(move || {
+            put(new_one, number);
+            drop(other.accept());
+        });
+        // SAFETY: the name is that long.
+        let connected = told(unsafe { libc::connect(number, (&raw const name).cast(), size_of_val(&name) as u32) } as isize);
+        putter.join().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        close(number);
+        (connected, UnixStream::from(new).peer_addr().is_ok())
+    };
     p02_a_read_ends_when_its_stream_is_closed, true => BAD, || {
         let number = numbers(1);
         let (ours, _theirs) = streams();
@@ -345,16 +429,20 @@ bodies! {
         read(ours)
     };
     p04_a_timer_tells_how_often_it_has_expired, true, || {
-        // SAFETY: makes a descriptor; the time is a local variable.
-        let timer = unsafe {
-            let timer = OwnedFd::from_raw_fd(libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC));
+        // SAFETY: makes a descriptor.
+        let timer = unsafe { OwnedFd::from_raw_fd(libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC)) };
+        let fd = timer.as_raw_fd();
+        let start = Instant::now();
+        // Set while it is waited for: before that it might expire.
+        // SAFETY: the time is a local variable.
+        let setter = later(move || unsafe {
             let mut time: libc::itimerspec = std::mem::zeroed();
             time.it_value.tv_nsec = 20_000_000;
-            assert_eq!(libc::timerfd_settime(timer.as_raw_fd(), 0, &time, std::ptr::null_mut()), 0);
-            timer
-        };
-        let start = Instant::now();
-        (read(timer.as_raw_fd()), start.elapsed() >= ms(19))
+            assert_eq!(libc::timerfd_settime(fd, 0, &time, std::ptr::null_mut()), 0);
+        });
+        let result = (read(fd), start.elapsed() >= ms(19));
+        setter.join().unwrap();
+        result
     };
     p04_a_terminal_is_waited_for, true, || {
         // SAFETY: makes a descriptor, or fails; the name is read before anybody else asks for one's.
@@ -367,8 +455,15 @@ bodies! {
             let typist = File::from(copy(&master));
             later(move || (&typist).write_all(b"line\n").unwrap());
             let line = read(terminal.as_raw_fd());
+            // The kernel passes the echo on by and by, as long as the terminal is open.
+            let mut echo = Vec::new();
+            while echo.len() < b"line\r\n".len() {
+                let (result, part) = read(master.as_raw_fd());
+                assert!(result.0 > 0, "{result:?}");
+                echo.extend(part);
+            }
             drop(terminal);
-            (line, read(master.as_raw_fd()))
+            (line, echo)
         }
     };
 

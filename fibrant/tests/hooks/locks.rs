@@ -209,7 +209,7 @@ bodies! {
         // SAFETY: as above.
         [unsafe { pthread_mutex_consistent(mutex.at()) }, unlock(&mutex), lock(&mutex), unlock(&mutex)]
     };
-    p29_a_mutex_is_shared_with_another_process, true, || {
+    p29_a_mutex_is_shared_with_another_process, true alone, || {
         struct Shared {
             mutex: pthread_mutex_t,
             turns: AtomicI32,
@@ -233,6 +233,7 @@ bodies! {
             let first = libc::pthread_mutex_lock(mutex);
             let child = libc::fork();
             if child == 0 {
+                libc::alarm(30); // ends it if it hangs
                 libc::pthread_mutex_lock(mutex);
                 turns.fetch_add(1, SeqCst);
                 // The parent waits meanwhile.

@@ -7,6 +7,10 @@
 mod common;
 #[path = "../common/patience.rs"]
 mod patience;
+#[path = "../common/secret.rs"]
+mod secret;
+#[path = "../common/waiting.rs"]
+mod waiting;
 #[macro_use]
 mod support;
 
@@ -20,6 +24,7 @@ mod identity;
 mod locks;
 mod other;
 mod signals;
+mod streams;
 mod time;
 mod transfers;
 mod waits;
@@ -34,7 +39,7 @@ const ENOUGH: usize = 3;
 const LEAST: usize = 200;
 
 /// The files, each with its points and its bodies.
-const PARTS: [(std::ops::RangeInclusive<u32>, &[&str]); 12] = [
+const PARTS: [(std::ops::RangeInclusive<u32>, &[&str]); 13] = [
     (1..=7, identity::BODIES),
     (8..=10, blocking::BODIES),
     (11..=15, transfers::BODIES),
@@ -43,6 +48,7 @@ const PARTS: [(std::ops::RangeInclusive<u32>, &[&str]); 12] = [
     (23..=25, waits::BODIES),
     (9..=21, batches::BODIES),
     (2..=28, calls::BODIES),
+    (2..=26, streams::BODIES),
     (26..=26, handlers::BODIES),
     (26..=28, signals::BODIES),
     (29..=29, locks::BODIES),

@@ -4,7 +4,7 @@ use crate::patience::Watchdog;
 use crate::support::*;
 use fibrant::runtime::Builder;
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -107,6 +107,38 @@ fn a_cancelled_fiber_is_told_once() {
     }
     theirs.write_all(b"x").unwrap();
     assert_eq!(reader.join().unwrap(), ((-1, libc::ECANCELED), (1, 0)));
+    runtime.stop().unwrap();
+}
+
+#[test]
+fn a_cancelled_epoll_keeps_its_events() {
+    let _watchdog = Watchdog::new();
+    let runtime = Builder::new().workers(1).build().unwrap();
+    let told = runtime.spawn(|| {
+        let (ours, mut theirs) = streams();
+        // SAFETY: makes a descriptor.
+        let epoll = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
+        let mut event = libc::epoll_event {
+            events: (libc::EPOLLIN | libc::EPOLLET) as u32,
+            u64: 7,
+        };
+        let number = epoll.as_raw_fd();
+        // SAFETY: the event is a local variable.
+        let added = unsafe { libc::epoll_ctl(number, libc::EPOLL_CTL_ADD, ours.as_raw_fd(), &mut event) };
+        assert_eq!(added, 0);
+        let wait = move |milliseconds| {
+            let mut found = libc::epoll_event { events: 0, u64: 0 };
+            // SAFETY: there is room for one.
+            told(unsafe { libc::epoll_wait(number, &mut found, 1, milliseconds) } as isize)
+        };
+        let waiter = fibrant::spawn(move || wait(-1));
+        thread::sleep(ms(20));
+        // Both happen while it cannot look.
+        theirs.write_all(b"x").unwrap();
+        waiter.cancel();
+        (waiter.join().unwrap(), wait(0), wait(0))
+    });
+    assert_eq!(told.join().unwrap(), ((-1, libc::ECANCELED), (1, 0), (0, 0)));
     runtime.stop().unwrap();
 }
 

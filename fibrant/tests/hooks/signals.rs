@@ -2,7 +2,9 @@
 
 #![expect(clippy::zombie_processes, reason = "they are waited for by their numbers")]
 
+use crate::patience::eventually;
 use crate::support::*;
+use crate::waits::left_in;
 use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -20,7 +22,10 @@ fn fork(child: impl FnOnce() -> u8) -> libc::pid_t {
     // SAFETY: the child only makes system calls, and leaves without a destructor.
     unsafe {
         match libc::fork() {
-            0 => libc::_exit(child().into()),
+            0 => {
+                libc::alarm(30); // ends it if it hangs: it would keep the test's output open for ever
+                libc::_exit(child().into())
+            }
             id => id,
         }
     }
@@ -114,7 +119,7 @@ thread_local! {
 }
 
 bodies! {
-    p27_a_forked_childs_calls_block, true, || {
+    p27_a_forked_childs_calls_block, true alone, || {
         // Nobody runs fibers there: its calls wait as a thread's do.
         let (reader, writer) = pipe();
         let (ours, _theirs) = streams();
@@ -135,7 +140,7 @@ bodies! {
         later(move || unsafe { libc::write(to, b"hello".as_ptr().cast(), 5) });
         end_of(child, 0)
     };
-    p27_what_a_child_closes_stays_open_here, true, || {
+    p27_what_a_child_closes_stays_open_here, true alone, || {
         let number = numbers(1);
         let (ours, mut theirs) = streams();
         put(ours, number);
@@ -147,23 +152,30 @@ bodies! {
         let ended = end_of(child, 0);
         let reader = reader.waiting();
         theirs.write_all(b"one").unwrap();
-        thread::sleep(ms(5));
+        // Otherwise one read may take both.
+        eventually("it is read", || left_in(number) == 0);
         theirs.write_all(b"three").unwrap();
         let result = (ended, reader.join());
         close(number);
         result
     };
     p27_a_child_that_returns_is_over, true alone, || {
+        let (reader, writer) = pipe();
         // SAFETY: the child returns soon.
         match unsafe { libc::fork() } {
             0 => {
-                thread::sleep(ms(150)); // so that it is waited for
+                // SAFETY: sets a timer, whose signal ends the process if it hangs.
+                unsafe { libc::alarm(30) };
+                read(reader.as_raw_fd(), &mut [0]); // so that it is waited for
                 None
             }
-            child => Some(end_of(child, 0)),
+            child => {
+                later(move || std::fs::File::from(writer).write_all(b"x").unwrap());
+                Some(end_of(child, 0))
+            }
         }
     };
-    p27_a_child_may_fork_and_wait_in_turn, true, || {
+    p27_a_child_may_fork_and_wait_in_turn, true alone, || {
         let (reader, writer) = pipe();
         let (from, to) = (reader.as_raw_fd(), writer.as_raw_fd());
         let child = fork(|| {
@@ -288,6 +300,11 @@ bodies! {
         let input = child.stdin.take();
         later(move || drop(input));
         let (id, mut status) = (child.id() as libc::pid_t, 0);
+        // An emulator does not wait until the child has begun, as the kernel does.
+        // SAFETY: asks for a number.
+        while unsafe { libc::getpgid(id) } != id {
+            std::thread::yield_now();
+        }
         // SAFETY: the status is a local variable.
         let waited = unsafe { libc::waitpid(-id, &mut status, 0) };
         // SAFETY: as above.

@@ -9,14 +9,15 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::Duration;
 
-fn send(fd: RawFd, data: &[u8], flags: i32) -> (isize, i32) {
+pub fn send(fd: RawFd, data: &[u8], flags: i32) -> (isize, i32) {
     // SAFETY: the data has that length.
     told(unsafe { libc::send(fd, data.as_ptr().cast(), data.len(), flags) })
 }
 
 /// Closes a connection so that the other side is told of an error.
-fn reset(stream: TcpStream) {
+pub fn reset(stream: TcpStream) {
     let linger = libc::linger {
         l_onoff: 1,
         l_linger: 0,
@@ -28,7 +29,7 @@ fn reset(stream: TcpStream) {
 }
 
 /// Waits, outside any fiber's sight, until so much has arrived.
-fn arrived(fd: RawFd, bytes: i32) {
+pub fn arrived(fd: RawFd, bytes: i32) {
     disabled(|| {
         let mut there = 0;
         // SAFETY: writes a number.
@@ -55,34 +56,45 @@ fn named_pipe() -> File {
     file
 }
 
-/// Several write blocks of one letter each, more than fits, and one reads: whether no block was torn.
-fn writes_blocks(writer: File, mut reader: File) -> (Vec<usize>, bool) {
+/// Several write blocks of one letter each, in so many parts, more than fits, and one reads: whether no block was torn.
+fn writes_blocks(writer: File, mut reader: File, parts: usize) -> (Vec<usize>, bool) {
     const BLOCK: usize = libc::PIPE_BUF;
     let (fd, blocks) = (writer.as_raw_fd(), 20);
     let writers: Vec<_> = (0..4_u8)
         .map(|letter| {
             go(move || {
                 let block = [letter; BLOCK];
-                // SAFETY: the block has that length.
-                (0..blocks)
-                    .filter(|_| unsafe { libc::write(fd, block.as_ptr().cast(), BLOCK) } == BLOCK as isize)
-                    .count()
+                let write = || {
+                    if parts == 1 {
+                        // SAFETY: the block has that length.
+                        return unsafe { libc::write(fd, block.as_ptr().cast(), BLOCK) };
+                    }
+                    let part = |part: &[u8]| libc::iovec {
+                        iov_base: part.as_ptr().cast_mut().cast(),
+                        iov_len: part.len(),
+                    };
+                    let list: Vec<_> = block.chunks(BLOCK.div_ceil(parts)).map(part).collect();
+                    // SAFETY: the parts are the block's, and so many.
+                    unsafe { libc::writev(fd, list.as_ptr(), list.len() as i32) }
+                };
+                (0..blocks).filter(|_| write() == BLOCK as isize).count()
             })
         })
         .collect();
-    let reading = go_in_a_thread(move || {
+    let reading = later(move || {
         // In pieces of another size, so that there is room for less than a block now and then.
         let (mut all, mut piece) = (Vec::new(), [0; 1000]);
         while all.len() < 4 * blocks * BLOCK {
             let count = reader.read(&mut piece).unwrap();
             all.extend_from_slice(&piece[..count]);
+            thread::sleep(Duration::from_micros(20)); // so that there is never much room
         }
         all.chunks(BLOCK)
             .all(|block| block.iter().all(|letter| *letter == block[0]))
     });
     let written = writers.into_iter().map(Activity::join).collect();
     drop(writer);
-    (written, reading.join())
+    (written, reading.join().unwrap())
 }
 
 /// Counts the signals that say that nobody reads.
@@ -312,11 +324,43 @@ bodies! {
     };
     p13_blocks_in_a_pipe_are_not_torn, true, || {
         let (reader, writer) = pipe();
-        writes_blocks(File::from(writer), File::from(reader))
+        writes_blocks(File::from(writer), File::from(reader), 1)
     };
     p13_blocks_in_a_named_pipe_are_not_torn, true, || {
         let fifo = named_pipe();
-        writes_blocks(fifo.try_clone().unwrap(), fifo)
+        writes_blocks(fifo.try_clone().unwrap(), fifo, 1)
+    };
+    p13_blocks_of_several_parts_are_not_torn, true, || {
+        let ((reader, writer), fifo) = (pipe(), named_pipe());
+        [(File::from(writer), File::from(reader)), (fifo.try_clone().unwrap(), fifo)].map(|(writer, reader)| writes_blocks(writer, reader, 3))
+    };
+    p13_a_named_pipe_takes_more_than_a_block_in_parts, true, || {
+        let (writer, mut reader) = {
+            let fifo = named_pipe();
+            (fifo.try_clone().unwrap(), fifo)
+        };
+        let reader = later(move || {
+            let mut all = vec![0; 200_010];
+            reader.read_exact(&mut all).unwrap();
+            all
+        });
+        let parts = [vec![], vec![1; 10], vec![], vec![2; 150_000], vec![3; 50_000]];
+        let written = kind((&writer).write_vectored(&parts.each_ref().map(|part| IoSlice::new(part))));
+        (written, reader.join().unwrap() == parts.concat())
+    };
+    p13_more_than_can_be_is_an_error, false, || {
+        let ((ours, _theirs), (reader, writer), fifo) = (streams(), pipe(), named_pipe());
+        let list = [usize::MAX, 2, usize::MAX].map(|iov_len| libc::iovec { iov_base: std::ptr::dangling_mut(), iov_len });
+        // SAFETY: all zero is a message without anything.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        (message.msg_iov, message.msg_iovlen) = (list.as_ptr().cast_mut(), 3);
+        let [socket, reader, writer, fifo] = [ours.as_raw_fd(), reader.as_raw_fd(), writer.as_raw_fd(), fifo.as_raw_fd()];
+        // SAFETY: the kernel looks at the lengths first, and none of them can be.
+        unsafe {
+            let read = [socket, reader, fifo].map(|fd| [told(libc::readv(fd, list.as_ptr(), 3)), told(libc::preadv2(fd, list.as_ptr(), 3, -1, libc::RWF_HIPRI))]);
+            let written = [socket, writer, fifo].map(|fd| told(libc::writev(fd, list.as_ptr(), 3)));
+            (read, written, told(libc::sendmsg(socket, &message, 0)), told(libc::recvmsg(socket, &mut message, 0)))
+        }
     };
     p13_nothing_is_read_of_a_datagram_but_received_it_is, false, || {
         let (ours, theirs) = UnixDatagram::pair().unwrap();

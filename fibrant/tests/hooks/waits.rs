@@ -20,8 +20,19 @@ fn one_byte(fd: RawFd) -> u8 {
     byte[0]
 }
 
+/// One who waits until something happens to a descriptor, and is told what.
+fn polling(fd: RawFd, events: i16) -> Activity<(i32, i16)> {
+    let mut one = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    // SAFETY: there is one.
+    go(move || (unsafe { libc::poll(&mut one, 1, -1) }, one.revents)).waiting()
+}
+
 /// How much there is to read.
-fn left_in(fd: RawFd) -> i32 {
+pub fn left_in(fd: RawFd) -> i32 {
     let mut bytes = 0;
     // SAFETY: writes a number.
     assert_eq!(unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut bytes) }, 0);
@@ -130,6 +141,54 @@ bodies! {
         let byte = reader.join();
         theirs.send(b"y").unwrap(); // in case the reader was first
         (byte, poller.join())
+    };
+    p23_who_waits_for_the_end_does_not_keep_data_from_a_reader, true, || {
+        let (ours, mut theirs) = streams();
+        let fd = ours.as_raw_fd();
+        let watchers = [0, libc::POLLRDHUP].map(|events| polling(fd, events));
+        let mut buffer = [0; 8];
+        let reader = go(move || (receive(fd, &mut buffer, 0), buffer)).waiting();
+        theirs.write_all(b"hello").unwrap();
+        let read = reader.join();
+        // They go on waiting, and do not stand in the way of the next one, either.
+        let watchers = watchers.map(Activity::waiting);
+        let reader = go(move || one_byte(fd)).waiting();
+        theirs.write_all(b"x").unwrap();
+        let byte = reader.join();
+        drop(theirs);
+        (read, byte, watchers.map(Activity::join))
+    };
+    // Of threads the kernel lets the reader be first, now and then, who takes the sign away that there is urgent data.
+    p23_a_reader_does_not_keep_urgent_data_from_who_waits_for_it, true => ([(1, libc::POLLPRI); 2], b'x'), || {
+        let (ours, mut theirs) = tcp();
+        let fd = ours.as_raw_fd();
+        let reader = go(move || one_byte(fd)).waiting();
+        let watchers = [libc::POLLPRI, libc::POLLIN | libc::POLLPRI].map(|events| polling(fd, events));
+        // SAFETY: one byte.
+        assert_eq!(unsafe { libc::send(theirs.as_raw_fd(), b"u".as_ptr().cast(), 1, libc::MSG_OOB) }, 1);
+        let found = watchers.map(Activity::join);
+        let reader = reader.waiting();
+        theirs.write_all(b"x").unwrap();
+        (found, reader.join())
+    };
+    p23_exceptions_of_select_come_though_others_read, true => (1, b'x'), || {
+        let (ours, mut theirs) = tcp();
+        let fd = ours.as_raw_fd();
+        let reader = go(move || one_byte(fd)).waiting();
+        let selector = go(move || {
+            // SAFETY: all zero is the empty set, which is a local variable; the number is low enough.
+            unsafe {
+                let mut except: libc::fd_set = std::mem::zeroed();
+                libc::FD_SET(fd, &mut except);
+                libc::select(fd + 1, std::ptr::null_mut(), std::ptr::null_mut(), &mut except, std::ptr::null_mut())
+            }
+        })
+        .waiting();
+        // SAFETY: one byte.
+        assert_eq!(unsafe { libc::send(theirs.as_raw_fd(), b"u".as_ptr().cast(), 1, libc::MSG_OOB) }, 1);
+        let found = selector.join();
+        theirs.write_all(b"x").unwrap();
+        (found, reader.join())
     };
     p23_a_counter_is_taken_by_as_many_as_it_says, true, || {
         let counter = Arc::new(counter());

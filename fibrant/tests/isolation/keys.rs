@@ -1,11 +1,14 @@
 //! Keys of pthread and of C11: values of each fiber, and destructors when it ends.
 
+use crate::patience::eventually;
 use crate::support::*;
 use libc::pthread_key_t;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
 
 unsafe extern "C" {
     fn tss_create(key: *mut pthread_key_t, destructor: Destructor) -> i32;
@@ -179,4 +182,58 @@ fn keys_of_c11_are_the_same() {
         // SAFETY: nobody uses it any more.
         unsafe { tss_delete(key) };
     });
+}
+
+/// Waits twice, says that it does, and counts in the end.
+#[derive(Default)]
+struct Slow {
+    waits: AtomicBool,
+    done: AtomicUsize,
+}
+
+impl Slow {
+    fn wait(&self) {
+        self.waits.store(true, SeqCst);
+        fibrant::sleep(Duration::from_millis(20));
+        fibrant::sleep(Duration::from_millis(1));
+        self.done.fetch_add(1, SeqCst);
+    }
+}
+
+#[test]
+fn a_cancel_leaves_destructors_alone() {
+    /// Waits as it is dropped.
+    struct Waits(Arc<Slow>);
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            self.0.wait();
+        }
+    }
+    thread_local! {
+        static WAITS: RefCell<Option<Waits>> = const { RefCell::new(None) };
+    }
+    unsafe extern "C" fn wait_for(value: *mut c_void) {
+        // SAFETY: the test gives such addresses, of what it keeps until the fiber has been joined.
+        unsafe { &*value.cast::<Slow>() }.wait();
+    }
+    let key = key(Some(wait_for));
+    on_workers(|runtime| {
+        for by_key in [true, false] {
+            let slow = Arc::new(Slow::default());
+            let its = Arc::clone(&slow);
+            let fiber = runtime.spawn(move || {
+                if by_key {
+                    set(key, Arc::as_ptr(&its).expose_provenance());
+                } else {
+                    WAITS.set(Some(Waits(its)));
+                }
+                "returned"
+            });
+            eventually("its destructor waits", || slow.waits.load(SeqCst));
+            fiber.cancel();
+            assert_eq!(fiber.join().unwrap(), "returned");
+            assert_eq!(slow.done.load(SeqCst), 1, "by a key: {by_key}");
+        }
+    });
+    delete(key);
 }

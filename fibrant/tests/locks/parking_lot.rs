@@ -305,21 +305,30 @@ fn a_fiber_owns_what_it_locks_twice() {
 /// Three fibers of one worker wait for a mutex that a fourth one has, which gives it back. Shared with the tests of light fibers,
 /// which cannot do that.
 pub fn wait_together(runtime: &fibrant::runtime::Handle) {
-    let mutex = Arc::new(Mutex::new(0));
-    let is_over = Arc::new(AtomicBool::new(false));
-    let spawn = |work: fn(&Mutex<i32>, &AtomicBool)| {
-        let (mutex, is_over) = (Arc::clone(&mutex), Arc::clone(&is_over));
-        runtime.spawn_on(0, move || work(&mutex, &is_over))
+    // The mutex, whether it is to be given back, and how many have come to it.
+    let shared = Arc::new((Mutex::new(0), AtomicBool::new(false), AtomicUsize::new(0)));
+    let (mutex, is_over, come) = &*shared;
+    let spawn = |work: fn(&Mutex<i32>, &AtomicBool, &AtomicUsize)| {
+        let shared = Arc::clone(&shared);
+        runtime.spawn_on(0, move || work(&shared.0, &shared.1, &shared.2))
     };
-    let holder = spawn(|mutex, is_over| {
+    let holder = spawn(|mutex, is_over, _| {
         let _guard = mutex.lock();
         while !is_over.load(SeqCst) {
             thread::sleep(ms(1));
         }
     });
     eventually("the mutex is taken", || mutex.is_locked());
-    let waiters: Vec<_> = (0..3).map(|_| spawn(|mutex, _| *mutex.lock() += 1)).collect();
+    let wait = |mutex: &Mutex<i32>, _: &_, come: &AtomicUsize| {
+        come.fetch_add(1, SeqCst);
+        *mutex.lock() += 1;
+    };
+    let waiters: Vec<_> = (0..3).map(|_| spawn(wait)).collect();
     // Light ones may never come so far; that is for their deadline to find.
+    let start = Instant::now();
+    while come.load(SeqCst) < 3 && start.elapsed() < ms(1000) {
+        thread::sleep(ms(1));
+    }
     thread::sleep(ms(20));
     is_over.store(true, SeqCst);
     holder.join().unwrap();

@@ -1,5 +1,6 @@
 //! The locks of std, held across sleeps and reads.
 
+use crate::common;
 use crate::harness::*;
 use crate::patience::{Watchdog, eventually};
 use fibrant::fiber::WaitReason;
@@ -277,6 +278,7 @@ fn forked(f: impl FnOnce()) -> i32 {
     unsafe {
         let child = libc::fork();
         if child == 0 {
+            libc::alarm(30); // ends it if it hangs
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
             libc::_exit(i32::from(result.is_err()));
         }
@@ -288,6 +290,17 @@ fn forked(f: impl FnOnce()) -> i32 {
 
 #[test]
 fn a_forked_child_wakes_nobody_of_its_parents() {
+    // In a process of its own: std has a lock while a thread begins or ends, and a child that is forked at that moment can never
+    // start any. The threads of other tests come and go.
+    if common::case().is_none() {
+        common::child(
+            "standard::a_forked_child_wakes_nobody_of_its_parents",
+            "alone",
+            &[],
+        )
+        .succeeded();
+        return;
+    }
     let watchdog = Watchdog::new();
     let runtime = watchdog.runtime(1);
     let state = Arc::new((Mutex::new(false), Condvar::new()));
@@ -427,8 +440,10 @@ fn is_passed_on(watchdog: &Watchdog, turns: usize) -> bool {
 #[test]
 fn a_wake_that_an_abandoned_fiber_never_sees_goes_to_another() {
     let watchdog = Watchdog::new();
+    // 59 where nothing disturbs it. A worker that slept once more than usual looks at another turn; each try takes two seconds.
+    let mut tries = [59; 5].into_iter().chain(57..=63);
     assert!(
-        (57..=63).any(|turns| is_passed_on(&watchdog, turns)),
+        tries.any(|turns| is_passed_on(&watchdog, turns)),
         "it always runs in time"
     );
 }

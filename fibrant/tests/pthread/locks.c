@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -24,7 +25,13 @@ struct member {
     int index, count, rounds;
 };
 
-static long wrong(int condition) { return condition ? 0 : 1; }
+/* One thing more that is wrong, unless the condition holds. */
+#define wrong(condition) wrong_at(condition, #condition, __LINE__)
+static long wrong_at(int holds, const char *condition, int line) {
+    if (!holds)
+        fprintf(stderr, "locks.c:%d: not true: %s\n", line, condition);
+    return !holds;
+}
 
 /* Does something that may block, now and then. */
 static void linger(int round) {
@@ -534,7 +541,11 @@ long time_out(struct member *member) {
     /* Long ago. */
     struct timespec past = {.tv_sec = -1, .tv_nsec = 0};
     found += wrong(pthread_mutex_timedlock(&held, &past) == ETIMEDOUT);
-    found += wrong(pthread_mutex_timedlock(&free_one, &past) == 0);
+    /* What nobody else wants is had all the same. */
+    pthread_mutex_t mine = PTHREAD_MUTEX_INITIALIZER;
+    found += wrong(pthread_mutex_timedlock(&mine, &past) == 0);
+    found += wrong(pthread_mutex_unlock(&mine) == 0);
+    pthread_mutex_lock(&free_one);
     found += wrong(pthread_cond_timedwait(&never, &free_one, &past) == ETIMEDOUT);
     pthread_mutex_unlock(&free_one);
     return found;

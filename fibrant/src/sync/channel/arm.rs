@@ -3,7 +3,9 @@
 //! The [ends](super::ends) and [`select!`](crate::select) make arms and call [`choose`], which does this, over and over:
 //!
 //! 1. Every arm tries, in random order, to do what it wants. The first that can has been chosen.
-//! 2. Nobody can: the wait begins, and every arm enlists with its channel, unless it finds there that it could do something now.
+//! 2. Nobody can: the wait begins, and every arm enlists with its channel, unless it finds there that it could do something now. In
+//!    random order, too: what comes meanwhile claims the wait by the arms that are enlisted, so whoever came first always would have
+//!    been chosen more often.
 //! 3. Whoever serves one of the arms claims the wait, which succeeds once: that arm has been chosen. The others withdraw.
 //!
 //! So each round is decided by one claim.
@@ -18,8 +20,10 @@ use crate::scheduler::{Guard, InTable};
 use crate::sync::holder::Holder;
 use crate::sync::list::Node;
 use crate::sync::someone::{End, Someone, Wish};
+use crate::sync::subject::SHOWN;
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
+use std::{iter, slice};
 
 /// The wait of one who waits for channels.
 pub(crate) struct Turn {
@@ -69,10 +73,10 @@ pub(crate) trait Arm {
     /// When it can do what it wants by itself: nanoseconds of the monotonic clock.
     fn due(&self) -> u64;
 
-    /// What it waits for.
+    /// What it waits for: which channel, and what for.
     fn reason(&self) -> WaitReason;
 
-    /// What dumps show of it.
+    /// What dumps show of the channel besides.
     fn describe(&self) -> String;
 }
 
@@ -101,9 +105,9 @@ pub(super) fn wait(arms: &[&dyn Arm], deadline: u64) -> Option<usize> {
         };
         let wish = choice.wish(reason, deadline.min(due));
         let end = turn.someone.wait(&wish, || {
-            arms.iter().enumerate().all(|(index, arm)| {
+            in_random_order(arms.len(), |mut order| {
                 // SAFETY: all withdraw below, before this frame ends, or when the fiber is given up, whose frames stay.
-                unsafe { arm.enlist(&turn, index) }
+                order.all(|index| unsafe { arms[index].enlist(&turn, index) })
             })
         });
         // Whoever has claimed it has taken the chosen one out of its list.
@@ -130,27 +134,33 @@ pub(super) fn wait(arms: &[&dyn Arm], deadline: u64) -> Option<usize> {
 /// Lets the arms try, in random order.
 #[inline]
 fn attempt_any(arms: &[&dyn Arm]) -> Option<usize> {
-    if let [arm] = arms {
-        return arm.attempt().then_some(0);
+    in_random_order(arms.len(), |mut order| order.find(|&index| arms[index].attempt()))
+}
+
+/// Hands over the numbers below `count`, in an order that is as likely as any other.
+#[inline]
+fn in_random_order<T>(count: usize, with: impl FnOnce(iter::Copied<slice::Iter<'_, usize>>) -> T) -> T {
+    if count == 1 {
+        return with([0].iter().copied());
     }
     let mut few = [0; 16];
     let mut many = Vec::new();
-    let order = match few.get_mut(..arms.len()) {
+    let order = match few.get_mut(..count) {
         Some(few) => few,
         None => {
-            many.resize(arms.len(), 0);
+            many.resize(count, 0);
             &mut many[..]
         }
     };
     let mut random = mix(draw());
-    for index in 0..order.len() {
-        // Each arm is put somewhere among those before it, and that one takes its place: all orders are equally likely.
+    for index in 0..count {
+        // Each is put somewhere among those before it, and that one takes its place.
         let place = (random % (index as u64 + 1)) as usize;
         random = mix(random);
         order[index] = order[place];
         order[place] = index;
     }
-    order.iter().copied().find(|&index| arms[index].attempt())
+    with(order.iter().copied())
 }
 
 /// Spreads what two numbers differ in over all bits.
@@ -170,9 +180,11 @@ impl Choice<'_> {
     /// How it waits.
     #[inline(always)]
     fn wish(&self, reason: WaitReason, deadline: u64) -> Wish<'_> {
+        // A wait for nothing but its end has nothing to tell.
+        let subject: Option<&dyn Subject> = if self.arms.is_empty() { None } else { Some(self) };
         Wish {
             reason,
-            subject: Some(self),
+            subject,
             interruptible: true,
             deadline,
             in_table: Some(InTable {
@@ -201,8 +213,19 @@ impl Choice<'_> {
 }
 
 impl Subject for Choice<'_> {
+    /// The reason of a wait for one channel says which one it is, and what for. There is no room in it for several: here each says the
+    /// same as if it were waited for alone.
     fn describe(&self) -> String {
-        let texts: Vec<_> = self.arms.iter().map(|arm| arm.describe()).collect();
+        if let [arm] = self.arms {
+            return arm.describe();
+        }
+        let shown = self.arms.iter().take(SHOWN);
+        let mut texts: Vec<_> = shown
+            .map(|arm| format!("{} ({})", arm.reason(), arm.describe()))
+            .collect();
+        if self.arms.len() > SHOWN {
+            texts.push(format!("and {} more", self.arms.len() - SHOWN));
+        }
         texts.join("; ")
     }
 }
@@ -523,8 +546,7 @@ impl<T> Arm for SendArm<'_, T> {
     }
 }
 
-/// One arm of several.
-#[derive(Clone, Copy)]
+/// One arm of several. Not `Copy`: it is one of them once.
 pub struct AnyArm<'a>(&'a dyn Arm);
 
 /// Waits until one of the arms was chosen, and says which.

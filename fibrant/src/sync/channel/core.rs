@@ -261,21 +261,24 @@ impl<T> Channel<T> {
         }
     }
 
-    /// A channel whose messages a clock makes: the first at that moment, the others each a period after the last was taken. It is never
-    /// disconnected, as if it had a sender.
+    /// A channel whose messages a clock makes: the first at that moment, which is given in both terms, the others each a period after the
+    /// last was taken. It is never disconnected, as if it had a sender.
     pub(crate) fn clockwork(
         instant: Instant,
+        due: u64,
         period: Option<Duration>,
         make: fn(Instant) -> T,
     ) -> Channel<T> {
-        let channel = Channel::new(1);
+        // What the clock makes goes straight to whoever receives it: there is never anything in the buffer, so none is made.
+        let channel = Channel::new(0);
         channel.lock().clockwork = Some(Clockwork {
-            due: nanoseconds(instant),
+            due,
             instant,
             period,
             make,
         });
         Channel {
+            capacity: 1,
             has_clockwork: true,
             ..channel
         }
@@ -601,25 +604,26 @@ impl<T> Clockwork<T> {
 
     /// The message, if it is there; and when the next will be.
     fn take(&mut self) -> Option<T> {
-        if self.due == clock::NEVER || !self.is_due() {
+        if self.due == clock::NEVER {
+            return None;
+        }
+        // In std's terms first: a message is not there before its moment, and the time between the two looks may be long.
+        let moment = self.period.map(|_| Instant::now());
+        let now = clock::now();
+        if now < self.due {
             return None;
         }
         let message = (self.make)(self.instant);
-        let next = self
-            .period
-            .and_then(|period| self.instant.max(Instant::now()).checked_add(period));
+        let next = moment
+            .zip(self.period)
+            .and_then(|(moment, period)| Some((self.instant.max(moment).checked_add(period)?, period)));
         match next {
-            Some(next) => {
+            Some((next, period)) => {
                 self.instant = next;
-                self.due = nanoseconds(next);
+                self.due = now.saturating_add(clock::nanoseconds(period));
             }
             None => self.due = clock::NEVER,
         }
         Some(message)
     }
-}
-
-/// A moment on the monotonic clock.
-fn nanoseconds(instant: Instant) -> u64 {
-    clock::after(instant.saturating_duration_since(Instant::now()))
 }

@@ -80,7 +80,7 @@ pub(super) fn alone<T>(channel: Channel<T>) -> Receiver<T> {
 }
 
 /// A moment as a deadline; one that is over, for those who have to wait nevertheless.
-fn deadline_of(moment: Instant) -> u64 {
+pub(super) fn deadline_of(moment: Instant) -> u64 {
     clock::after(moment.saturating_duration_since(Instant::now()))
 }
 

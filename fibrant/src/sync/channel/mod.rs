@@ -24,7 +24,7 @@
 //! });
 //! ```
 
-mod arm;
+pub(crate) mod arm;
 mod core;
 mod ends;
 mod error;
@@ -34,6 +34,7 @@ pub use ends::{IntoIter, Iter, Receiver, Sender, TryIter};
 pub use error::{RecvError, RecvTimeoutError, SendError, SendTimeoutError, TryRecvError, TrySendError};
 
 use self::core::Channel;
+use crate::clock;
 use std::time::{Duration, Instant};
 
 /// What [`select!`](crate::select) expands to.
@@ -87,10 +88,7 @@ pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
 /// });
 /// ```
 pub fn after(duration: Duration) -> Receiver<Instant> {
-    match Instant::now().checked_add(duration) {
-        Some(moment) => at(moment),
-        None => never(),
-    }
+    every(duration, None)
 }
 
 /// A channel with one message, which comes at that moment and is that moment.
@@ -103,7 +101,8 @@ pub fn after(duration: Duration) -> Receiver<Instant> {
 /// assert!(Instant::now() >= moment);
 /// ```
 pub fn at(moment: Instant) -> Receiver<Instant> {
-    ends::alone(Channel::clockwork(moment, None, |instant| instant))
+    let due = ends::deadline_of(moment);
+    ends::alone(Channel::clockwork(moment, due, None, |instant| instant))
 }
 
 /// A channel with a message every `period`: the moment at which it was there. Messages do not pile up: the next comes a period after the
@@ -121,10 +120,17 @@ pub fn at(moment: Instant) -> Receiver<Instant> {
 /// });
 /// ```
 pub fn tick(period: Duration) -> Receiver<Instant> {
-    match Instant::now().checked_add(period) {
-        Some(first) => ends::alone(Channel::clockwork(first, Some(period), |instant| instant)),
-        None => never(),
-    }
+    every(period, Some(period))
+}
+
+/// A channel with a message after that time, and then one every period, if there is one.
+fn every(first: Duration, period: Option<Duration>) -> Receiver<Instant> {
+    let Some(moment) = Instant::now().checked_add(first) else {
+        return never();
+    };
+    // The clock is read after it was read in std's terms, so that no message comes before its moment.
+    let due = clock::after(first);
+    ends::alone(Channel::clockwork(moment, due, period, |instant| instant))
 }
 
 /// A channel without messages, that is never disconnected: for an arm of a [`select!`](crate::select) that is not wanted now.
