@@ -672,7 +672,7 @@ impl Worker {
         self.desk.polls.store(self.desk.polls.load(Relaxed) + 1, Relaxed);
     }
 
-    /// Lets others see how things are: after each poll, and before a sleep.
+    /// Lets others see how things are: after each poll, when deadlines have come, and before a sleep.
     fn publish(&self) {
         let desk = self.desk;
         desk.ready.store(self.ready.length(), Relaxed);
@@ -737,6 +737,7 @@ impl Worker {
     pub(super) fn sleep(&self) {
         // Deadlines that have come while others ran: no need to ask the kernel. Every POLL_INTERVAL turns it is asked in any case.
         if self.driver.expire_due(self) {
+            self.publish();
             return;
         }
         self.crew.finish_if_drained();

@@ -94,7 +94,7 @@ fn send_and_connect(fd: RawFd, address: SocketAddr, data: &[u8], as_message: boo
 
 bodies! {
     p21_a_refused_connection_is_an_error, true, || {
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (_held, address) = nobody_listens();
         kind(TcpStream::connect(address).map(drop))
     };
     p21_a_local_connection_waits_for_room, true, || {
@@ -153,7 +153,7 @@ bodies! {
     };
     p21_what_is_sent_first_is_refused_or_in_progress_when_its_time_is_up, true, || {
         [false, true].map(|as_message| {
-            let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let (_held, nobody) = nobody_listens();
             let refused = send_and_connect(socket(libc::AF_INET, libc::SOCK_STREAM).as_raw_fd(), nobody, b"lost", as_message);
             let (listener, _first) = full_listener();
             let socket = socket(libc::AF_INET, libc::SOCK_STREAM);
@@ -182,7 +182,7 @@ bodies! {
         (failed, start.elapsed() >= ms(30), kind(TcpStream::connect_timeout(&other.local_addr().unwrap(), Duration::from_secs(60)).map(drop)))
     };
     p21_datagrams_are_connected_at_once, true, || {
-        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (_held, nobody) = nobody_receives();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         // The refusal comes with a later call.
         let connected = kind(socket.connect(nobody));
@@ -281,7 +281,7 @@ bodies! {
     };
 
     p21_a_refused_socket_may_try_again, true, || {
-        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (_held, nobody) = nobody_listens();
         let socket = socket(libc::AF_INET, libc::SOCK_STREAM);
         let refused = [0; 2].map(|_| connect_to(socket.as_raw_fd(), nobody));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -5,7 +5,7 @@ use crate::patience::{PATIENCE, Watchdog, eventually};
 use fibrant::runtime::{Builder, Handle, Runtime};
 use std::fmt::Debug;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
@@ -263,6 +263,36 @@ pub fn connect_to(fd: RawFd, address: SocketAddr) -> (isize, i32) {
     };
     // SAFETY: the name is a local variable of that size.
     told(unsafe { libc::connect(fd, (&raw const name).cast(), size_of_val(&name) as u32) } as isize)
+}
+
+/// An address that refuses connections as long as the first is kept: whoever has it does not listen. A number that is nobody's
+/// could become another test's at any moment.
+pub fn nobody_listens() -> (OwnedFd, SocketAddr) {
+    let name = libc::sockaddr_in {
+        sin_family: libc::AF_INET as _,
+        sin_port: 0,
+        sin_addr: libc::in_addr {
+            s_addr: Ipv4Addr::LOCALHOST.to_bits().to_be(),
+        },
+        sin_zero: [0; 8],
+    };
+    // SAFETY: makes a descriptor; the name is a local variable of that size.
+    let socket = unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        let socket = OwnedFd::from_raw_fd(fd);
+        assert_eq!(libc::bind(fd, (&raw const name).cast(), size_of_val(&name) as u32), 0);
+        TcpListener::from(socket)
+    };
+    let address = socket.local_addr().unwrap();
+    (socket.into(), address)
+}
+
+/// An address that refuses datagrams as long as the first is kept: whoever has it receives its own only.
+pub fn nobody_receives() -> (OwnedFd, SocketAddr) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    socket.connect(address).unwrap();
+    (socket.into(), address)
 }
 
 /// Limits how long receiving may take.

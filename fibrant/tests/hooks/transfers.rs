@@ -529,7 +529,7 @@ bodies! {
         let fd = socket.as_raw_fd();
         let set_it = set(fd, libc::IPPROTO_IP, libc::IP_RECVERR, 1);
         let nothing = receive_message(fd, [4, 4], libc::MSG_ERRQUEUE);
-        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (_held, nobody) = nobody_receives();
         let sent = kind(socket.send_to(b"lost", nobody));
         // The refusal comes at once on this machine, or very soon.
         let refused = disabled(|| loop {

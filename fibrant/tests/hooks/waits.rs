@@ -278,7 +278,7 @@ bodies! {
         (found, pending, start.elapsed() >= ms(15), pairs.iter().map(|(ours, _)| one_byte(ours.as_raw_fd())).collect::<Vec<_>>())
     };
     p24_an_error_leaves_nothing_behind, true, || {
-        let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (_held, refused) = nobody_listens();
         let failed = [0; 3].map(|_| kind(TcpStream::connect_timeout(&refused, Duration::from_secs(60)).map(drop)));
         let (ours, theirs) = tcp();
         set_receive_timeout(ours.as_raw_fd(), Duration::from_secs(60));
