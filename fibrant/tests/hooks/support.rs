@@ -280,7 +280,10 @@ pub fn nobody_listens() -> (OwnedFd, SocketAddr) {
     let socket = unsafe {
         let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
         let socket = OwnedFd::from_raw_fd(fd);
-        assert_eq!(libc::bind(fd, (&raw const name).cast(), size_of_val(&name) as u32), 0);
+        assert_eq!(
+            libc::bind(fd, (&raw const name).cast(), size_of_val(&name) as u32),
+            0
+        );
         TcpListener::from(socket)
     };
     let address = socket.local_addr().unwrap();
