@@ -245,6 +245,19 @@ pub(crate) fn unblock(number: *const AtomicU32) {
     unsafe { syscall!(SYS_futex, number, operation, 1, 0, 0, 0) };
 }
 
+/// How many processors the calling thread may use.
+pub(crate) fn processors() -> u32 {
+    let mut set = [0_u64; 1024 / 64];
+    // SAFETY: writes to a local variable, at most as much as it holds.
+    let size = unsafe { syscall!(SYS_sched_getaffinity, 0, size_of_val(&set), set.as_mut_ptr()) };
+    // More than there is room for: many.
+    if size < 0 {
+        u32::MAX
+    } else {
+        set.iter().map(|bits| bits.count_ones()).sum()
+    }
+}
+
 /// The system's number of the calling thread.
 pub(crate) fn thread_id() -> i32 {
     // SAFETY: it has no arguments.

@@ -542,6 +542,55 @@ fn a_worker_that_runs_is_never_rung_for() {
     assert_eq!(wakes(&runtime) - before, 1);
 }
 
+/// Two fibers, one on each worker, wake each other in turn, so many times.
+fn answer_each_other(runtime: &Runtime, times: u64) {
+    let turn = Arc::new(AtomicU64::new(0));
+    let plays = move |own: u64, other: fiber::Handle, turn: Arc<AtomicU64>| {
+        while turn.load(SeqCst) < 2 * times {
+            if turn.load(SeqCst) % 2 == own {
+                turn.fetch_add(1, SeqCst);
+                other.unpark();
+            } else {
+                fiber::park();
+            }
+        }
+        other.unpark();
+    };
+    let same = Arc::clone(&turn);
+    let first = runtime.spawn_on(0, move || {
+        let own = fiber::current().unwrap();
+        let other = Arc::clone(&same);
+        let second = fibrant::Builder::new()
+            .worker(1)
+            .spawn(move || plays(1, own, other))
+            .unwrap();
+        plays(0, second.fiber().clone(), same);
+        second.join().unwrap();
+    });
+    first.join().unwrap();
+    assert_eq!(turn.load(SeqCst), 2 * times);
+}
+
+/// Their workers watch for the answer instead of falling asleep. Others may keep the processors busy, so not every time, but once.
+#[test]
+fn workers_that_answer_each_other_do_not_fall_asleep_in_between() {
+    const TIMES: u64 = 500;
+    let watchdog = Watchdog::new();
+    let runtime = watchdog.runtime(2);
+    if thread::available_parallelism().map_or(1, usize::from) == 1 {
+        return answer_each_other(&runtime, TIMES); // nobody answers while another watches
+    }
+    eventually("one bell for four answers at most", || {
+        let before = wakes(&runtime);
+        answer_each_other(&runtime, TIMES);
+        wakes(&runtime) - before < TIMES / 2
+    });
+    // And when there is nothing to wait for, they sleep.
+    eventually("they sleep", || {
+        runtime.dump().workers.iter().all(|worker| worker.idle)
+    });
+}
+
 // Scopes.
 
 #[test]

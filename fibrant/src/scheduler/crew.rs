@@ -52,6 +52,8 @@ pub(crate) struct Crew {
     pub(crate) isolated: bool,
     /// After how long without a runnable fiber the dump is printed, if at all.
     pub(crate) deadlock_after: Option<Duration>,
+    /// Whether its workers may watch their inboxes: on one processor nobody writes a letter while another watches for it.
+    pub(super) may_watch: bool,
     phase: AtomicU8,
     /// How many workers sleep.
     idle: AtomicUsize,
@@ -125,6 +127,7 @@ impl Crew {
             hooks,
             isolated,
             deadlock_after,
+            may_watch: workers > 0 && sys::processors() > 1,
             phase: AtomicU8::new(Phase::Open as u8),
             idle: AtomicUsize::new(0),
             searching: AtomicBool::new(false),

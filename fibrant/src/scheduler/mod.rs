@@ -8,7 +8,7 @@
 //! - [`crew`]: what the workers of a runtime share; [`worker`]: one of them, and whose turn it is; [`turn`]: switching, and
 //!   the one function that waits;
 //! - [`desk`]: the part of a worker that others may touch: its [`inbox`] and its [`roster`], behind a [`lock`]; [`queue`]: its
-//!   run queue;
+//!   run queue; [`vigil`]: whether it watches the inbox before it sleeps;
 //! - [`scheduled`]: a fiber as it is kept here; [`completion`] and [`waker`]: how its end is announced;
 //! - [`driver`]: what a worker sleeps in, and deadlines, as the layer above provides them;
 //! - [`event_loop`]: a thread's own worker, whose fibers are coroutines that are resumed by hand;
@@ -41,6 +41,7 @@ mod roster;
 mod scheduled;
 mod scope;
 mod turn;
+mod vigil;
 mod waker;
 mod worker;
 

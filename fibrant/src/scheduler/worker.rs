@@ -22,6 +22,7 @@ use super::driver::Driver;
 use super::dump::{FiberDump, FiberState};
 use super::queue::Queue;
 use super::scheduled::{InTable, Making, Scheduled};
+use super::vigil::{self, Vigil};
 use crate::clock;
 use crate::context::Context;
 use crate::context::stack::{self, Stack};
@@ -51,6 +52,12 @@ const SECOND_LOOK_AFTER: u64 = 50_000_000;
 
 /// After how long without work a worker gives the memory of surplus stacks back: nanoseconds.
 const TRIM_AFTER: u64 = 10_000_000;
+
+/// How often a worker that watches its inbox looks there before it asks for the time.
+const WATCHED_LOOKS: u32 = 32;
+
+/// How long it looks there only, before it polls: nanoseconds.
+const WATCHED_POLL: u64 = 10_000;
 
 /// The worker publishes how many started fibers it has, and looks at the others' numbers, in steps of this many.
 const CROWD_STEP: usize = 8;
@@ -110,6 +117,8 @@ pub(crate) struct Worker {
     /// Whom to give fresh fibers to, and how many starts that is good for.
     relief: Cell<Option<&'static Desk>>,
     until_look: Cell<usize>,
+    /// Whether it watches its inbox before it sleeps.
+    vigil: Vigil,
 }
 
 /// What is to run next.
@@ -169,6 +178,7 @@ impl Worker {
             doubt: Cell::new(((ptr::null(), 0), 0)),
             relief: Cell::new(None),
             until_look: Cell::new(0),
+            vigil: Vigil::new(),
         }
     }
 
@@ -733,6 +743,46 @@ impl Worker {
         self.index.is_some() && !self.second_look.get() && others().any(|desk| desk.roster.has_fresh())
     }
 
+    /// Looks on for a moment, instead of falling asleep at once. Returns whether there may be something to do: a letter, or, as it
+    /// polls now and then, anything else.
+    #[cold]
+    fn watch(&self) -> bool {
+        let start = clock::now();
+        let mut last_poll = start;
+        loop {
+            for _ in 0..WATCHED_LOOKS {
+                if !self.desk.inbox().is_empty() {
+                    self.vigil.note_found();
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            let now = clock::now();
+            if now - start >= vigil::LENGTH {
+                self.vigil.note_vain();
+                return false;
+            }
+            if now - last_poll >= WATCHED_POLL {
+                last_poll = now;
+                self.poll();
+                let has_fresh = self.desk.roster.first_stamp() != u64::MAX;
+                if has_fresh
+                    || self.can_steal()
+                    || self.ready.length() > 0
+                    || self.crew.phase() != Phase::Open
+                {
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Whether there seems to be something to steal. What needs a second look is not counted.
+    fn can_steal(&self) -> bool {
+        let mut desks = self.crew.desks.iter();
+        self.index.is_some() && !self.second_look.get() && desks.any(|desk| desk.roster.fresh() > 0)
+    }
+
     /// Sleeps until there is something to do. The caller has found nothing.
     pub(super) fn sleep(&self) {
         // Deadlines that have come while others ran: no need to ask the kernel. Every POLL_INTERVAL turns it is asked in any case.
@@ -742,6 +792,9 @@ impl Worker {
         }
         self.crew.finish_if_drained();
         let phase = self.crew.phase();
+        if self.vigil.is_on() && self.crew.may_watch && phase == Phase::Open && self.watch() {
+            return;
+        }
         if !self.desk.inbox().fall_asleep() {
             return;
         }
@@ -775,8 +828,12 @@ impl Worker {
                 }
             };
             self.count_poll(); // before: who looks at a worker that sleeps in its first one finds it counted
+            let start = clock::now();
             self.driver.poll(self, until);
             self.after_poll();
+            if !self.desk.inbox().is_empty() {
+                self.vigil.note_letter(self.now.get() - start);
+            }
             super::deadlock::look(self);
             if has_surplus && self.desk.inbox().is_asleep() && self.ready.length() == 0 {
                 stack::trim_surplus();
