@@ -202,6 +202,39 @@ fn a_guest_whose_runtime_is_over_still_hears_of_what_it_waits_for() {
     }
 }
 
+/// Nobody else is at work, and what comes so late is cancelled; but whoever waits for it must hear of that.
+#[test]
+fn what_a_guest_spawns_when_its_runtime_is_over_has_an_end() {
+    let watchdog = Watchdog::new();
+    for use_caller in [false, true] {
+        let runtime = build(2, use_caller);
+        watchdog.show(&runtime);
+        let (runs, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|s| {
+            let guest = s.spawn(|| {
+                runtime.run(|| {
+                    let _guard = fibrant::defer_cancel();
+                    runs.store(true, SeqCst);
+                    while !is_over.load(SeqCst) {
+                        std::hint::spin_loop();
+                    }
+                    let scoped = fibrant::scope(|s| s.spawn(|| ()).join().is_err());
+                    let spawned = fibrant::spawn(|| ()).join().is_err();
+                    let all = Runtime::current().unwrap().spawn_all([|| (), || ()]);
+                    let all = all.into_iter().map(|fiber| fiber.join().is_err());
+                    let elsewhere = fibrant::Builder::new().worker(1).spawn(|| ()).unwrap_err();
+                    assert!(elsewhere.to_string().contains("has been stopped"), "{elsewhere}");
+                    (scoped, spawned, all.collect::<Vec<_>>())
+                })
+            });
+            eventually("it runs", || runs.load(SeqCst));
+            runtime.shutdown(Duration::ZERO);
+            is_over.store(true, SeqCst);
+            assert_eq!(guest.join().unwrap(), (true, true, vec![true; 2]));
+        });
+    }
+}
+
 #[test]
 fn a_worker_that_wakes_for_its_own_work_leaves_the_stealing_to_another() {
     let watchdog = Watchdog::new();

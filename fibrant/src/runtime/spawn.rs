@@ -3,7 +3,8 @@
 use super::{Handle, no_such_worker, refuse_nested};
 use crate::fiber::{Fiber, State, TaskRef, Thread};
 use crate::scheduler::{
-    Crew, Group, JoinHandle, Locals, Making, Scheduled, ScopeData, Worker, defer_cancel, submit, yield_now,
+    Crew, Group, JoinHandle, Locals, Making, Phase, Scheduled, ScopeData, Worker, defer_cancel, submit,
+    yield_now,
 };
 use std::io;
 use std::panic::{self, Location};
@@ -538,11 +539,15 @@ impl Builder {
         if let Some(index) = target.filter(|index| *index >= worker.crew.desks.len()) {
             return Err(no_such_worker(index, &worker.crew));
         }
+        let is_elsewhere = target.is_some() && worker.index != target;
+        if is_elsewhere && worker.crew.phase() == Phase::Over {
+            return Err(worker.crew.stopped()); // the function given to `run` goes on, and nobody is at work there
+        }
         let making = self.making(&worker.crew, spawned_at, scope)?;
         // SAFETY: the caller's promise.
         let (fiber, task) = unsafe { Scheduled::make(making, f) };
         match target {
-            Some(index) if worker.index != target => {
+            Some(index) if is_elsewhere => {
                 worker.crew.note_begun_outside();
                 Thread::with(|thread| thread.counters.fibers_created.increment());
                 // SAFETY: it is new, and may start on another thread.

@@ -410,10 +410,15 @@ impl Crew {
         }
         drop(arrival);
         self.note_ended_outside();
-        Err(io::Error::other(format!(
+        Err(self.stopped())
+    }
+
+    /// What is wrong with work that comes too late.
+    pub(crate) fn stopped(&self) -> io::Error {
+        io::Error::other(format!(
             "the runtime '{}' has been stopped and takes no more work",
             self.name
-        )))
+        ))
     }
 
     /// Notes that work has ended on a thread that is not a worker.

@@ -525,8 +525,8 @@ impl Worker {
     /// They are new; if they are bound, they may start here, else anywhere.
     #[inline]
     pub(crate) unsafe fn launch(&self, fibers: impl IntoIterator<Item = NonNull<Scheduled>>, bound: bool) {
-        if self.index.is_none() && !bound {
-            // A guest's own queue is not for everybody.
+        if self.index.is_none() && !bound && self.crew.phase() != Phase::Over {
+            // A guest's own queue is not for everybody, unless nobody else is at work.
             let fibers = fibers.into_iter().inspect(|_| self.crew.note_begun_outside());
             // SAFETY: by the caller's promise.
             return unsafe { self.crew.take(fibers, None) };
