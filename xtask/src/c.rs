@@ -5,6 +5,7 @@
 
 use crate::dist;
 use crate::run::{self, Outcome};
+use crate::test::OTHER_MACHINE;
 use crate::tools;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -93,7 +94,7 @@ pub fn run() -> Outcome {
 
 /// Packs the library for aarch64, and runs programs with it under an emulator.
 pub fn run_on_aarch64(emulator: &str) -> Outcome {
-    dist::run(Some("aarch64-unknown-linux-gnu"))?;
+    dist::run(Some(OTHER_MACHINE))?;
     fs::create_dir_all(SCRATCH).map_err(|error| format!("{SCRATCH}: {error}"))?;
     let folder = PathBuf::from(format!("{}-aarch64", dist::FOLDER));
     let mut programs = vec![Program::of(Path::new(PROGRAMS).join("hooks.c"))];

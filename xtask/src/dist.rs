@@ -35,6 +35,11 @@ pub fn run(target: Option<&str>) -> Outcome {
     package.tar()
 }
 
+/// The command that builds what is packed, for this machine or for the one that the target names.
+pub fn build_command(target: Option<&str>) -> Outcome<Command> {
+    Ok(Package::of(target)?.building(target))
+}
+
 /// What is packed, for which machine and where.
 struct Package {
     folder: PathBuf,
@@ -69,6 +74,14 @@ impl Package {
 
     /// Builds both libraries and says in which folder they are.
     fn build(&self, target: Option<&str>) -> Outcome<PathBuf> {
+        run::openly(self.building(target))?;
+        Ok(Path::new("target")
+            .join(target.unwrap_or_default())
+            .join("packed"))
+    }
+
+    /// The command that builds both libraries.
+    fn building(&self, target: Option<&str>) -> Command {
         // With all crate types cargo would not optimise the whole at once. Users expect that valgrind can be used; it costs nothing.
         let mut command = run::line(
             "cargo rustc -p fibrant-c --profile packed --features valgrind --crate-type staticlib,cdylib",
@@ -83,10 +96,7 @@ impl Package {
         }
         // Not in the manifest: tests find the library beside them by the name of its file.
         command.args(["--", "-C", &format!("link-arg=-Wl,-soname,{SHARED}")]);
-        run::openly(command)?;
-        Ok(Path::new("target")
-            .join(target.unwrap_or_default())
-            .join("packed"))
+        command
     }
 
     /// A folder with nothing in it but folders.

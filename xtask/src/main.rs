@@ -4,6 +4,7 @@
 //! over to `test`, `soak`, `red`, `bench` or `dist`, which run everything through `run` and get what they need from `tools`.
 //! It ends with 0 if all is well, 1 if something failed and 2 if it was not understood.
 
+mod ahead;
 mod bench;
 mod c;
 mod dist;

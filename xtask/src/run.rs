@@ -116,13 +116,19 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
         }
         std::thread::sleep(PAUSE);
     }
-    // The child has not been waited for, so its number, which is its group's too, is still its own. The shell has this
-    // command built in; a program of that name may not be installed.
+    end(child)?;
+    Ok(None)
+}
+
+/// Ends a child that leads a group of its own, and has not been waited for, with all that it has started.
+pub fn end(child: &mut Child) -> io::Result<()> {
+    // Its number, which is its group's too, is still its own. The shell has this command built in; a program of that name may not be
+    // installed.
     let group = format!("kill -s KILL -- -{}", child.id());
     Command::new("sh").args(["-c", &group]).status()?;
     child.kill()?;
     child.wait()?;
-    Ok(None)
+    Ok(())
 }
 
 fn not_started(command: &Command, error: &io::Error) -> String {

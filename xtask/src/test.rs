@@ -3,11 +3,14 @@
 //! `main` calls it. Its steps run cargo, git, valgrind and an emulator through `run`; the step `c` is in the file of
 //! that name. What only some machines have comes from `tools`.
 
+use crate::ahead::Ahead;
 use crate::c;
+use crate::dist;
 use crate::run::{self, Outcome, TestProgram};
 use crate::tools::{self, Supply, Tool};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 /// Where the deliberate breaks of `cargo xtask red` are.
@@ -110,6 +113,9 @@ const NOT_ON_AARCH64: [&str; 11] = [
     "p11_a_files_own_position_is_read_at",
 ];
 
+/// The other machine, as rustc calls it.
+pub const OTHER_MACHINE: &str = "aarch64-unknown-linux-gnu";
+
 /// Runs programs for aarch64 here, with that machine's libraries.
 const EMULATOR: &str = "qemu-aarch64 -L /usr/aarch64-linux-gnu";
 
@@ -120,6 +126,8 @@ struct Step {
     needs: fn() -> Outcome<Vec<Tool>>,
     /// Why this machine does not need it.
     pointless: Option<&'static str>,
+    /// What it begins with: commands that only build. They may have been run ahead, while other steps' tests slept.
+    builds: fn() -> Outcome<Vec<Command>>,
 }
 
 impl Step {
@@ -130,6 +138,7 @@ impl Step {
             action,
             needs: || Ok(Vec::new()),
             pointless: None,
+            builds: || Ok(Vec::new()),
         }
     }
 }
@@ -147,15 +156,21 @@ const STEPS: [Step; 15] = [
     },
     Step {
         needs: || Ok([COMPILER_OF_CPP].into_iter().chain(PROGRAMS_TO_PRELOAD).collect()),
+        builds: || Ok(vec![without_running(release_command())]),
         ..Step::plain("release", release_tests)
     },
-    Step::plain("lto", lto_tests),
+    Step {
+        builds: || Ok(vec![without_running(lto_command())]),
+        ..Step::plain("lto", lto_tests)
+    },
     Step {
         needs: || Ok(vec![COMPILER_OF_CPP, PKG_CONFIG, MAKE, VALGRIND]),
+        builds: || Ok(vec![dist::build_command(None)?]),
         ..Step::plain("c", c::run)
     },
     Step {
         needs: || Ok(SERVERS_AND_LIBRARIES.into_iter().chain(BUILD_LIBRARIES).collect()),
+        builds: || Ok(vec![without_running(clients_command())]),
         ..Step::plain("clients", clients)
     },
     Step::plain("examples", examples),
@@ -167,6 +182,7 @@ const STEPS: [Step; 15] = [
     },
     Step {
         needs: || Ok(vec![VALGRIND]),
+        builds: || Ok(vec![run::line(&format!("cargo test --no-run {}", switching()))]),
         ..Step::plain("valgrind", valgrind)
     },
     Step {
@@ -176,6 +192,7 @@ const STEPS: [Step; 15] = [
         } else {
             Some("for x86_64 hosts")
         },
+        builds: || Ok(vec![without_running(asan_command()?)]),
         ..Step::plain("asan", asan)
     },
     Step {
@@ -184,6 +201,10 @@ const STEPS: [Step; 15] = [
             Some("this host is one")
         } else {
             None
+        },
+        builds: || {
+            let library = dist::build_command(Some(OTHER_MACHINE))?;
+            Ok(vec![without_running(aarch64_command()), library])
         },
         ..Step::plain("aarch64", aarch64)
     },
@@ -321,7 +342,7 @@ const CROSS_TOOLS: [Tool; 5] = [
         name: "qemu-user",
         shown_by: "qemu-aarch64",
     },
-    Tool::Target("aarch64-unknown-linux-gnu"),
+    Tool::Target(OTHER_MACHINE),
 ];
 
 /// What became of a step.
@@ -332,33 +353,69 @@ enum Fate {
     LeftOut(&'static str),
 }
 
-/// Runs all steps but those named, up to the first that fails.
+/// Runs all steps but those named, up to the first that fails. What they need is installed first: then nobody waits for half an hour to
+/// hear that something is missing, and later steps can be built while the tests of earlier ones sleep.
 pub fn run(without: &[String]) -> Outcome {
+    let failed = |step: &Step, problem| format!("step {} failed: {problem}", step.name);
     let mut fates = Vec::new();
     for step in &STEPS {
-        match attempt(step, without) {
-            Ok(fate) => fates.push((step.name, fate)),
+        fates.push(prepare(step, without).map_err(|problem| failed(step, problem))?);
+    }
+    let mut ahead = None;
+    for (index, step) in STEPS.iter().enumerate() {
+        if fates[index].is_some() {
+            continue;
+        }
+        // These steps have no tests that sleep: what is built is waited for.
+        let is_busy = ["format", "lint", "docs"].contains(&step.name);
+        if ahead.is_none() && !is_busy {
+            let steps = STEPS.iter().zip(&fates).skip(index + 1);
+            let to_come = steps.filter(|(_, fate)| fate.is_none());
+            let builds = to_come
+                .map(|(step, _)| (step.builds)())
+                .collect::<Outcome<Vec<_>>>()?;
+            ahead = Some(Ahead::start(builds.into_iter().flatten().collect()));
+        }
+        match run::step(step.name, step.action) {
+            Ok(took) => fates[index] = Some(Fate::Passed(took)),
             Err(problem) => {
-                println!("{}", count(&fates, 1));
-                return Err(format!("step {} failed: {problem}", step.name));
+                let passed = fates.into_iter().take(index).flatten().collect::<Vec<_>>();
+                println!("{}", count(&passed, 1));
+                return Err(failed(step, problem));
             }
         }
     }
-    report(&fates);
+    drop(ahead);
+    let fates = fates
+        .into_iter()
+        .map(|fate| fate.expect("all have run or will not"));
+    report(&STEPS.iter().map(|step| step.name).zip(fates).collect::<Vec<_>>());
     Ok(())
 }
 
-fn attempt(step: &Step, without: &[String]) -> Outcome<Fate> {
+/// Installs what a step needs. Returns what becomes of it, if it does not run.
+fn prepare(step: &Step, without: &[String]) -> Outcome<Option<Fate>> {
     if without.iter().any(|name| name == step.name) {
-        return Ok(Fate::LeftOut("--without"));
+        return Ok(Some(Fate::LeftOut("--without")));
     }
     if let Some(reason) = step.pointless {
-        return Ok(Fate::LeftOut(reason));
+        return Ok(Some(Fate::LeftOut(reason)));
     }
     match tools::provide(step.name, &(step.needs)()?)? {
-        Supply::Complete => Ok(Fate::Passed(run::step(step.name, step.action)?)),
-        Supply::Lacks(needs) => Ok(Fate::NotRun(needs)),
+        Supply::Complete => Ok(None),
+        Supply::Lacks(needs) => Ok(Some(Fate::NotRun(needs))),
     }
+}
+
+/// The same command of cargo's, that only builds: what comes after `--` is for the tests.
+fn without_running(command: Command) -> Command {
+    let mut build = Command::new(command.get_program());
+    let for_cargo = command.get_args().take_while(|word| *word != "--");
+    build.args(for_cargo).arg("--no-run");
+    for (name, value) in command.get_envs() {
+        build.env(name, value.expect("no variable is taken away"));
+    }
+    build
 }
 
 /// The steps that the command line leaves out.
@@ -396,7 +453,7 @@ fn report(fates: &[(&str, Fate)]) {
     if fates.iter().all(|(_, fate)| matches!(fate, Fate::Passed(_))) {
         println!("\nall steps passed");
     }
-    println!("{}", count(fates, 0));
+    println!("{}", count(fates.iter().map(|(_, fate)| fate), 0));
 }
 
 /// A box that cannot be overlooked, if a step could not run.
@@ -419,12 +476,12 @@ fn warn_of_gaps(fates: &[(&str, Fate)]) {
     println!("{edge}");
 }
 
-fn count(fates: &[(&str, Fate)], failed: usize) -> String {
-    let passed = fates
-        .iter()
-        .filter(|(_, fate)| matches!(fate, Fate::Passed(_)))
-        .count();
-    match fates.len() - passed {
+fn count<'a>(fates: impl IntoIterator<Item = &'a Fate>, failed: usize) -> String {
+    let (passed, others): (Vec<_>, Vec<_>) = fates
+        .into_iter()
+        .partition(|fate| matches!(fate, Fate::Passed(_)));
+    let passed = passed.len();
+    match others.len() {
         0 => format!("{passed} passed, {failed} failed"),
         skipped => format!("{passed} passed, {failed} failed, {skipped} skipped"),
     }
@@ -463,17 +520,29 @@ fn debug_tests() -> Outcome {
 }
 
 fn release_tests() -> Outcome {
-    openly("cargo test --release -p fibrant -p fibrant-c")
+    run::openly(release_command())
+}
+
+fn release_command() -> Command {
+    run::line("cargo test --release -p fibrant -p fibrant-c")
 }
 
 /// The hooks must win when the whole program is optimised at once, too.
 fn lto_tests() -> Outcome {
-    openly("cargo test --profile fat-lto -p fibrant --test hooks --test symbols")
+    run::openly(lto_command())
+}
+
+fn lto_command() -> Command {
+    run::line("cargo test --profile fat-lto -p fibrant --test hooks --test symbols")
+}
+
+fn clients() -> Outcome {
+    run::openly(clients_command())
 }
 
 /// Client libraries against real servers. How long they take counts, so they do not run at the same time.
-fn clients() -> Outcome {
-    openly("cargo test -p clients --test clients -- --test-threads=1")
+fn clients_command() -> Command {
+    run::line("cargo test -p clients --test clients -- --test-threads=1")
 }
 
 fn examples() -> Outcome {
@@ -565,14 +634,20 @@ fn valgrind() -> Outcome {
 }
 
 fn switching_programs() -> Outcome<Vec<TestProgram>> {
-    run::test_programs(&format!(
-        "-p fibrant --features valgrind {}",
-        chosen(&UNDER_VALGRIND)
-    ))
+    run::test_programs(&switching())
+}
+
+/// Arguments for cargo: the tests for valgrind.
+fn switching() -> String {
+    format!("-p fibrant --features valgrind {}", chosen(&UNDER_VALGRIND))
+}
+
+fn asan() -> Outcome {
+    run::openly(asan_command()?)
 }
 
 /// AddressSanitizer. Not for leaks: some tests abandon fibers on purpose.
-fn asan() -> Outcome {
+fn asan_command() -> Outcome<Command> {
     let mut command = run::line(&format!(
         "rustup run nightly cargo test -p fibrant --target {} --target-dir target/asan {} --",
         host()?,
@@ -582,7 +657,7 @@ fn asan() -> Outcome {
         .args(skipping(&NOT_UNDER_ASAN))
         .env("RUSTFLAGS", "-Zsanitizer=address --cfg fibrant_asan")
         .env("ASAN_OPTIONS", "detect_leaks=0:detect_stack_use_after_return=1");
-    run::openly(command)
+    Ok(command)
 }
 
 /// The machine that rustc builds for. RUSTFLAGS spare build scripts only if it is named.
@@ -603,8 +678,13 @@ fn aarch64() -> Outcome {
             return Err(format!("{} is to be run, but is not there", files[0]));
         }
     }
+    run::openly(aarch64_command())?;
+    c::run_on_aarch64(EMULATOR)
+}
+
+fn aarch64_command() -> Command {
     let mut command = run::line(&format!(
-        "cargo test -p fibrant --target aarch64-unknown-linux-gnu --lib {} --",
+        "cargo test -p fibrant --target {OTHER_MACHINE} --lib {} --",
         chosen(&ON_AARCH64)
     ));
     command
@@ -616,8 +696,7 @@ fn aarch64() -> Outcome {
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", EMULATOR)
         // Tests that run themselves once more in a child process need it, too.
         .env("FIBRANT_TEST_RUNNER", EMULATOR);
-    run::openly(command)?;
-    c::run_on_aarch64(EMULATOR)
+    command
 }
 
 /// Arguments for cargo: these files of tests only.
@@ -668,15 +747,8 @@ mod tests {
     #[test]
     fn counts_what_ran_and_what_did_not() {
         let passed = || Fate::Passed(Duration::ZERO);
-        assert_eq!(
-            count(&[("a", passed()), ("b", passed())], 0),
-            "2 passed, 0 failed"
-        );
-        let gaps = [
-            ("a", passed()),
-            ("b", Fate::NotRun(String::new())),
-            ("c", Fate::LeftOut("")),
-        ];
+        assert_eq!(count(&[passed(), passed()], 0), "2 passed, 0 failed");
+        let gaps = [passed(), Fate::NotRun(String::new()), Fate::LeftOut("")];
         assert_eq!(count(&gaps, 1), "1 passed, 1 failed, 2 skipped");
     }
 }
