@@ -555,10 +555,12 @@ unsafe extern "C" fn enter(data: *mut (), thread: usize) -> ! {
                 }
                 worker.set_fiber(Some(next));
                 if let Some((layout, pointer)) = block_ref.stack().locals() {
+                    // With the worker's own meanwhile: a signal handler that interrupts it needs some that are whole.
                     // SAFETY: the former fiber has ended, and nobody shares its thread-locals. What follows uses none before
                     // they are those of this thread again.
                     unsafe {
-                        let begun = layout.begin(pointer, next_ref.task.id(), thread.home());
+                        let begin = || layout.begin(pointer, next_ref.task.id(), thread.home());
+                        let begun = context::with_thread_pointer(thread.home(), begin);
                         debug_assert!(begun.is_ok(), "it needs no memory: the block is made");
                         arrive(block, thread);
                     }

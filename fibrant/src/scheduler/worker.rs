@@ -24,8 +24,8 @@ use super::queue::Queue;
 use super::scheduled::{InTable, Making, Scheduled};
 use super::vigil::{self, Vigil};
 use crate::clock;
-use crate::context::Context;
 use crate::context::stack::{self, Stack};
+use crate::context::{Context, tls};
 use crate::fiber::{Scheduler, Task, TaskRef, Thread};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -283,6 +283,7 @@ impl Worker {
         fence(SeqCst);
         super::monitor::note_awake();
         self.thread().stacks.set_trims(false);
+        tls::prepare_home();
         self.crew.add_counters(self.thread().counters.share());
         f()
     }

@@ -308,6 +308,11 @@ impl Layout {
             (robust, robust),
             (keys, first_keys),
         ];
+        let random = random_state(
+            pointer.wrapping_offset(start).cast(),
+            control / size_of::<usize>(),
+        );
+        let random = random.map(|index| start + (index * size_of::<usize>()) as isize);
         let mut constants = vec![(robust + 8, read(robust + 8))];
         if cfg!(target_arch = "x86_64") {
             // The ABI has the block's address in two of its words, and the guards of stacks and pointers in two others.
@@ -350,6 +355,7 @@ impl Layout {
             own_addresses,
             constants,
             malloc,
+            random,
         })
     }
 
@@ -380,17 +386,24 @@ impl Layout {
                 })
             })
             .collect();
-        // The control block, and as much of the room for thread-locals as is in use.
-        let (start, end) = if cfg!(target_arch = "aarch64") {
-            let end = modules
-                .iter()
-                .map(|module| module.start + module.size as isize)
-                .max();
-            (self.control.0, end.unwrap_or(16))
-        } else {
-            let start = modules.iter().map(|module| module.start).min();
-            (start.unwrap_or(0) & !7, self.control.1 as isize)
-        };
+        // The control block, and as much of the room for thread-locals as is in use: by modules, and by the C library itself, which
+        // has the kernel's word for the processor's number there since 2.41.
+        let places = modules.iter().map(|module| (module.start, module.size));
+        let words = self
+            .constants
+            .iter()
+            .map(|(place, _)| (*place, size_of::<usize>()));
+        let in_use = places.chain(words).chain([self.control]);
+        let ends = in_use.map(|(start, size)| (start, start + size as isize));
+        let (start, end) = ends
+            .reduce(|(start, end), (from, to)| (start.min(from), end.max(to)))
+            .expect("the control block is there");
+        let start = start & !7;
+        if start < -(self.below as isize) || end > self.home {
+            return Err(Unsupported(
+                "the C library has thread-locals of its own where none should be".into(),
+            ));
+        }
         let mut bytes = vec![0; (end - start) as usize];
         for module in &modules {
             let from = (module.start - start) as usize;
@@ -481,6 +494,29 @@ impl Layout {
             }
         }
     }
+}
+
+/// Which of a control block's words has the state of the C library's `getrandom`, if it has one (glibc since 2.41, where the kernel
+/// lends a hand): the one that was null and is an address after the first call. On a thread that has not called it.
+fn random_state(control: *const usize, words: usize) -> Option<usize> {
+    // SAFETY: so many words are this thread's. The kernel may change some of them.
+    let read = || (0..words).map(|index| unsafe { control.add(index).read_volatile() });
+    let before: Vec<usize> = read().collect();
+    let mut byte = [0_u8];
+    // SAFETY: writes a byte to a local variable.
+    unsafe { libc::getrandom((&raw mut byte).cast(), 1, 0) };
+    let is_state =
+        |(before, after): (&usize, usize)| *before == 0 && after > u32::MAX as usize && after % 8 == 0;
+    let mut found = before
+        .iter()
+        .zip(read())
+        .enumerate()
+        .filter(|(_, pair)| is_state(*pair));
+    // If there are several it is not known which; then each fiber has one of its own.
+    found
+        .next()
+        .filter(|_| found.next().is_none())
+        .map(|(index, _)| index)
 }
 
 /// Where the kernel has been told that the list of robust locks is, if it says.

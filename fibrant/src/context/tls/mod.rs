@@ -23,8 +23,8 @@
 //!
 //! Nothing is assumed that cannot be asked: [`look`] has sizes and offsets from the descriptors that it exports for debuggers, from the
 //! kernel, or from a scratch thread, and checks each there. If something does not fit, [`layout`] says why and there are no isolated
-//! fibers. Where the words of its `malloc` are is seen on the scratch thread, too: all fibers of a worker share
-//! their worker's, as its allocator never waits.
+//! fibers. Where the words of its `malloc` are, and the state of its `getrandom`, is seen on the scratch thread, too: all fibers of a
+//! worker share their worker's, as these never wait.
 
 pub(crate) mod keys;
 mod look;
@@ -100,6 +100,8 @@ pub(crate) struct Layout {
     constants: Vec<(isize, usize)>,
     /// The words of the C library's allocator.
     malloc: Vec<isize>,
+    /// The state of its `getrandom`, if it has one.
+    random: Option<isize>,
 }
 
 /// The initial bytes of a block.
@@ -179,7 +181,7 @@ impl Layout {
             pointer.offset(self.number).cast::<u32>().write(number);
         }
         // SAFETY: as above.
-        unsafe { self.share_malloc(pointer, home) };
+        unsafe { self.share(pointer, home) };
         Ok(())
     }
 
@@ -191,17 +193,18 @@ impl Layout {
         // SAFETY: words of the block; the others are the calling thread's own.
         unsafe {
             self.set_word(pointer, self.home, home);
-            self.share_malloc(pointer, home);
+            self.share(pointer, home);
         }
     }
 
-    /// Lets a block use the allocator's words of the thread that runs it.
+    /// Lets a block use what never waits and is dear to have of one's own: the words of the allocator, and the state of `getrandom`, of
+    /// the thread that runs it.
     ///
     /// # Safety
     /// The block has begun. `home` is the thread pointer of the calling thread, which is the one that runs the block.
     #[inline]
-    unsafe fn share_malloc(&self, pointer: *mut u8, home: *mut u8) {
-        for &place in &self.malloc {
+    unsafe fn share(&self, pointer: *mut u8, home: *mut u8) {
+        for &place in self.malloc.iter().chain(&self.random) {
             // SAFETY: words of the C library's in either block.
             unsafe { self.set_word(pointer, place, self.word::<u8>(home, place)) };
         }
@@ -338,8 +341,27 @@ pub(crate) fn stay_here() {
     let Some(layout) = known() else { return };
     let pointer = thread_pointer();
     if home_of(pointer.addr().wrapping_add_signed(layout.control.0)).is_some() {
-        // SAFETY: a word of the block that the caller runs with.
-        unsafe { layout.set_word(pointer, layout.home, pointer) };
+        // SAFETY: words of the block that the caller runs with.
+        unsafe {
+            layout.set_word(pointer, layout.home, pointer);
+            // In the child the C library has given the worker's to the next thread that asks for one.
+            if let Some(place) = layout.random {
+                layout.set_word(pointer, place, ptr::null_mut::<u8>());
+            }
+        }
+    }
+}
+
+/// Makes sure that the calling thread has what its fibers are to share. It runs with its own thread-locals.
+pub(crate) fn prepare_home() {
+    if let Some(place) = known().and_then(|layout| layout.random) {
+        let mut byte = [0_u8];
+        // SAFETY: a word of the thread's own control block.
+        let state = unsafe { thread_pointer().offset(place).cast::<*mut u8>().read() };
+        if state.is_null() {
+            // SAFETY: writes a byte to a local variable.
+            unsafe { libc::getrandom((&raw mut byte).cast(), 1, 0) };
+        }
     }
 }
 
