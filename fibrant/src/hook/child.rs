@@ -202,6 +202,8 @@ pub(super) unsafe fn pthread_clockjoin_np(
     // SAFETY: null or a time, as the caller promises.
     let deadline = match unsafe { time.as_ref() } {
         None => Ok(clock::NEVER),
+        // Newer versions of the C library look at this first; older ones join a thread that is over, and never return if it is not.
+        Some(time) if !(0..1_000_000_000).contains(&time.tv_nsec) => return Ok(libc::EINVAL as isize),
         // Before the beginning of time, which the kernel would not understand.
         Some(time) if time.tv_sec < 0 => Err(libc::ETIMEDOUT),
         Some(time) => super::time::nanoseconds(time).map(|nanoseconds| {
