@@ -107,7 +107,7 @@ fn echo(mut stream: TcpStream, mut change: impl FnMut(usize, &mut Vec<u8>)) {
 fn echo_servers_take_turns() {
     let server = format!("{EPOLL} echo 1 0");
     let (one, other) = (format!("one={server}"), format!("other={server}"));
-    let line = "echo --connections 70 --rounds 2 --turn 0.05 --syscalls";
+    let line = "echo --connections 70 --rounds 2 --turn 0.5 --syscalls";
     let lines = load(&[&line.split(' ').collect::<Vec<_>>(), &[&*one, &other][..]].concat());
     for label in ["one", "other"] {
         check(&lines, label, 2);
@@ -127,7 +127,7 @@ fn echo_servers_take_turns() {
 #[test]
 fn http_is_spoken() {
     let server = format!("many={EPOLL} http 2 0");
-    let line = "http --connections 10 --rounds 2 --turn 0.05 --workers 2";
+    let line = "http --connections 10 --rounds 2 --turn 0.5 --workers 2";
     let lines = load(&[&line.split(' ').collect::<Vec<_>>(), &[&*server][..]].concat());
     assert_eq!(failure(&lines, "many"), None);
     check(&lines, "many", 2);
@@ -158,13 +158,13 @@ fn a_server_that_fails_is_named_and_the_others_go_on() {
         ("good", here(|stream| echo(stream, |_, _| {}))),
         (
             "mangles",
-            here(|stream| echo(stream, |number, message| message[63] ^= u8::from(number == 5))),
+            here(|stream| echo(stream, |number, message| message[63] ^= u8::from(number == 1))),
         ),
         (
             "repeats",
             here(|stream| {
                 echo(stream, |number, message| {
-                    if number == 5 {
+                    if number == 1 {
                         message.extend_from_within(..);
                     }
                 });
@@ -176,7 +176,7 @@ fn a_server_that_fails_is_named_and_the_others_go_on() {
                 let mut before = vec![0; 64];
                 echo(stream, move |number, message| {
                     let now = message.clone();
-                    if number == 5 {
+                    if number == 1 {
                         message.copy_from_slice(&before);
                     }
                     before = now;
@@ -188,7 +188,7 @@ fn a_server_that_fails_is_named_and_the_others_go_on() {
             here(|stream| {
                 let other = stream.try_clone().expect("a descriptor");
                 echo(stream, |number, _| {
-                    if number == 5 {
+                    if number == 1 {
                         let _ = other.shutdown(Shutdown::Both);
                     }
                 });
@@ -198,7 +198,7 @@ fn a_server_that_fails_is_named_and_the_others_go_on() {
         ("absent", "/nowhere/at/all 2>/dev/null".into()),
     ]
     .map(|(label, command)| format!("{label}={command}"));
-    let line = "echo --connections 3 --rounds 2 --turn 0.05".split(' ');
+    let line = "echo --connections 3 --rounds 2 --turn 0.5".split(' ');
     let lines = load(&line.chain(servers.iter().map(String::as_str)).collect::<Vec<_>>());
     assert_eq!(failure(&lines, "good"), None);
     check_rates(&lines, "good", 2);
@@ -226,7 +226,7 @@ fn check_rates(lines: &[Line], label: &str, rounds: usize) {
 fn a_server_that_does_not_answer_is_given_up() {
     let server = here(|stream| {
         echo(stream, |number, _| {
-            if number == 5 {
+            if number == 1 {
                 thread::sleep(Duration::from_secs(60));
             }
         });
@@ -243,7 +243,7 @@ fn a_connection_that_does_not_answer_is_not_forgotten() {
     let server = here(move |stream| {
         let starves = first.swap(false, SeqCst);
         echo(stream, |number, _| {
-            if starves && number == 5 {
+            if starves && number == 1 {
                 thread::sleep(Duration::from_secs(60));
             }
         });
@@ -267,7 +267,7 @@ fn a_slow_answer_is_not_forgotten() {
         });
     });
     let server = format!("uneven={server}");
-    let line = "echo --connections 3 --rounds 2 --turn 0.05".split(' ');
+    let line = "echo --connections 3 --rounds 2 --turn 0.5".split(' ');
     let lines = load(&line.chain([&*server]).collect::<Vec<_>>());
     assert_eq!(failure(&lines, "uneven"), None);
     let slowest = values(&lines, "uneven", "max");
@@ -297,7 +297,7 @@ fn an_answer_may_come_in_parts() {
         }
     });
     let server = format!("slow={server}");
-    let line = "http --connections 3 --rounds 2 --turn 0.05".split(' ');
+    let line = "http --connections 3 --rounds 2 --turn 0.5".split(' ');
     let lines = load(&line.chain([&*server]).collect::<Vec<_>>());
     assert_eq!(failure(&lines, "slow"), None);
     check_rates(&lines, "slow", 2);

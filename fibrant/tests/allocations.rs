@@ -50,8 +50,16 @@ static ALLOCATOR: Counting = Counting;
 
 const ROUNDS: usize = 1000;
 
+/// The same between workers, where a round may take milliseconds on a busy machine.
+const FEW_ROUNDS: usize = 100;
+
 /// How often `allocations` calls what it is given.
-const RUNS: usize = 5;
+const RUNS: usize = 12;
+
+/// How many rounds there are with a fiber on that worker.
+fn rounds(worker: usize) -> usize {
+    if worker == 0 { ROUNDS } else { FEW_ROUNDS }
+}
 
 /// How often `f` allocates, once it has run before and everything has reached its size. The least of some runs counts: other
 /// threads (the test harness, the watchdog) may allocate by the way.
@@ -87,7 +95,7 @@ fn round_trips(runtime: &Runtime, worker: usize) -> usize {
         let myself = fiber::current().unwrap();
         let other = handle.spawn_on(worker, move || answer(&myself, &its_turn, &its_end));
         let number = allocations(|| {
-            for _ in 0..ROUNDS {
+            for _ in 0..rounds(worker) {
                 turn.store(1, SeqCst);
                 other.fiber().unpark();
                 while turn.load(SeqCst) == 1 {
@@ -110,8 +118,8 @@ fn waits_for_another(runtime: &Runtime, worker: usize) -> Vec<(&'static str, usi
     let fiber = runtime.spawn_on(0, move || {
         let mut numbers = Vec::new();
         let mut count = |what, wait: &dyn Fn(), answer: Box<dyn Fn() + Send>| {
-            let other = handle.spawn_on(worker, move || (0..RUNS * ROUNDS).for_each(|_| answer()));
-            numbers.push((what, allocations(|| (0..ROUNDS).for_each(|_| wait()))));
+            let other = handle.spawn_on(worker, move || (0..RUNS * rounds(worker)).for_each(|_| answer()));
+            numbers.push((what, allocations(|| (0..rounds(worker)).for_each(|_| wait()))));
             other.join().unwrap();
         };
 

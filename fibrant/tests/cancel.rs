@@ -315,7 +315,7 @@ fn one_fibers_panic_does_not_keep_others_from_being_cancelled() {
     let other = runtime.spawn(fiber::park);
     wait_until_it_waits(&runtime, other.id());
     other.cancel();
-    let ended = other.join_timeout(Duration::from_secs(2));
+    let ended = other.join_timeout(PATIENCE);
     go_on.store(true, SeqCst);
     panicking.fiber().unpark();
     assert!(panicking.join().is_err());

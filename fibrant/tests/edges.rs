@@ -45,7 +45,7 @@ fn what_run_on_has_lent_is_not_used_when_it_has_returned() {
                 is_in_use.store(true, SeqCst);
                 has_begun.store(true, SeqCst);
                 let _guard = fibrant::defer_cancel();
-                fibrant::sleep(Duration::from_millis(300));
+                fibrant::sleep(Duration::from_millis(50));
                 is_in_use.store(false, SeqCst);
             });
         }));

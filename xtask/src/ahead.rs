@@ -1,7 +1,7 @@
 //! Building ahead: what later steps of `test` need is built while the tests of earlier ones run, which sleep most of the time.
 //!
-//! `test` starts it, and ends it by dropping it. It runs the commands one after the other, at the lowest priority, so that tests do not
-//! notice, and shows nothing of what they print: if something does not build, the step that it is for says so. That step runs the same
+//! `test` starts it, and ends it by dropping it. It runs the commands one after the other, on processors that are idle otherwise (a test
+//! that wakes up takes its processor at once, which niceness alone would not give it), and shows nothing of what they print: if something does not build, the step that it is for says so. That step runs the same
 //! command, and waits for this one by cargo's own lock if it comes to it too early.
 
 use crate::run;
@@ -86,7 +86,7 @@ fn is_running(progress: &Mutex<Progress>) -> bool {
 
 /// The same command at the lowest priority, in a group of its own, and silent.
 fn humble(command: &Command) -> Command {
-    let mut humble = run::line("nice -n 19");
+    let mut humble = run::line("chrt --idle 0 nice -n 19");
     humble.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {

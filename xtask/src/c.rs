@@ -24,7 +24,7 @@ const SWITCHING: [(&str, &str); 16] = [
     ("tests/programs/better_keys.cpp", ""),
     ("tests/programs/better_specific.cpp", ""),
     ("tests/programs/conditions.c", ""),
-    ("tests/programs/event_loop.c", "20"), // calls in a tenth of a second, where everything is slow
+    ("tests/programs/event_loop.c", ""),
     ("tests/programs/exceptions.cpp", ""),
     ("tests/programs/reset.c", ""),
     ("tests/programs/resolver_state.c", ""),

@@ -8,7 +8,7 @@
 #include <sys/epoll.h>
 
 #define LONG_MS 90000L
-#define LATE_MS 2000L
+#define LATE_MS 10000L
 
 /* In this thread's loop. */
 static __thread int wanted;

@@ -84,7 +84,7 @@ static inline void loop_for(long ms) {
 }
 
 /* A listener on a free port of the loopback interface, and its address. */
-static inline int listen_on_loopback(struct sockaddr_in *address) {
+static inline int bind_to_loopback(struct sockaddr_in *address) {
 	socklen_t length = sizeof(*address);
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 	CHECK(fd >= 0);
@@ -93,6 +93,11 @@ static inline int listen_on_loopback(struct sockaddr_in *address) {
 	address->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	CHECK(bind(fd, (struct sockaddr *)address, sizeof(*address)) == 0);
 	CHECK(getsockname(fd, (struct sockaddr *)address, &length) == 0);
+	return fd;
+}
+
+static inline int listen_on_loopback(struct sockaddr_in *address) {
+	int fd = bind_to_loopback(address);
 	CHECK(listen(fd, 128) == 0);
 	return fd;
 }

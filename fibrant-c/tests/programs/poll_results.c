@@ -144,13 +144,13 @@ int main(void) {
 	co_release(co);
 	close(a[0]);
 
-	/* Nobody listens where somebody has just ceased to. */
+	/* Whoever has the port does not listen. */
 	done = 0;
-	listener = listen_on_loopback(&address);
-	close(listener);
+	listener = bind_to_loopback(&address);
 	co = start(refused, &address);
 	loop_until(&done, 1);
 	co_release(co);
+	close(listener);
 
 	done = 0;
 	co = start(resumed, NULL);

@@ -269,7 +269,7 @@ bodies! {
         drop(ours);
         (sent, position, reader.join().unwrap() == pattern(8_999_000))
     };
-    p12_sendfile_begins_at_an_offset, false, || {
+    p12_sendfile_begins_at_an_offset, false alone, || {
         let (ours, mut theirs) = streams();
         let mut file = file(5000);
         let mut offset: libc::off_t = 4000;
@@ -282,7 +282,7 @@ bodies! {
         theirs.read_to_end(&mut all).unwrap();
         (sent, end, offset, file.stream_position().unwrap(), all == pattern(5000)[4000..])
     };
-    p12_sendfile_to_a_broken_pipe_fails, false, || {
+    p12_sendfile_to_a_broken_pipe_fails, false alone, || {
         let (reader, writer) = pipe();
         drop(reader);
         let file = file(100);
@@ -429,7 +429,7 @@ bodies! {
         drop(theirs);
         (splice(&out, &ours, 1000, 0), rest_of(out) == pattern(1000))
     };
-    p12_splice_to_a_socket_moves_all_there_is, false, || {
+    p12_splice_to_a_socket_moves_all_there_is, false alone, || {
         let (out, (ours, theirs)) = (full_pipe(150_000), streams());
         set(ours.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, 1 << 20);
         let moved = [100_000, 100_000, 1].map(|length| splice(&out, &ours, length, 0));

@@ -324,7 +324,7 @@ bodies! {
             (seen == Some((signal, std::process::id() as i32)), now.sa_sigaction == libc::SIG_DFL)
         }
     };
-    p26_a_handler_may_close, false, || {
+    p26_a_handler_may_close, false alone, || {
         let (reader, writer) = pipe();
         READ_END_LOCK.with_lock(|| {
             READ_END.store(std::os::fd::IntoRawFd::into_raw_fd(reader), SeqCst);

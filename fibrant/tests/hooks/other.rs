@@ -5,7 +5,8 @@ use crate::support::*;
 use fibrant::runtime::Builder;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -94,15 +95,18 @@ fn a_cancelled_fiber_is_told_once() {
     let _watchdog = Watchdog::new();
     let runtime = Builder::new().workers(1).build().unwrap();
     let (ours, mut theirs) = streams();
+    let is_told = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&is_told);
     let reader = runtime.spawn(move || {
         let first = receive(ours.as_raw_fd(), &mut [0; 4], 0);
+        told.store(true, SeqCst);
         (first, receive(ours.as_raw_fd(), &mut [0; 4], 0))
     });
     while runtime.stats().descriptor_waits == 0 {
         thread::sleep(ms(1));
     }
     reader.cancel();
-    while runtime.stats().descriptor_waits < 2 {
+    while !is_told.load(SeqCst) {
         thread::sleep(ms(1));
     }
     theirs.write_all(b"x").unwrap();

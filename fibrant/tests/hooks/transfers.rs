@@ -463,7 +463,7 @@ bodies! {
         let mut buffer = [0; 8];
         (set, kind(ours.read(&mut buffer)), buffer)
     };
-    p14_a_broken_stream_is_an_error, false, || {
+    p14_a_broken_stream_is_an_error, false alone, || {
         let (mut ours, theirs) = streams();
         drop(theirs);
         (kind(ours.write(b"x")), kind(ours.read(&mut [0; 4])))

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc;
 use std::sync::{Arc, Barrier, Condvar, LazyLock, Mutex, Once, OnceLock, RwLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often each member does it.
 const ROUNDS: usize = 40;
@@ -351,13 +351,19 @@ fn only_isolated_fibers_of_a_worker_can_wait_for_parking_lots_mutex() {
 /// Two fibers take a lock that a thread could take twice, and hold it across a sleep.
 fn take_twice(runtime: &Handle, with_lock: fn(&mut dyn FnMut())) {
     let is_taken = Arc::new(AtomicBool::new(false));
+    let arrived = Arc::new(AtomicUsize::new(0));
     let fibers: Vec<_> = (0..2)
         .map(|_| {
-            let is_taken = Arc::clone(&is_taken);
+            let (is_taken, arrived) = (Arc::clone(&is_taken), Arc::clone(&arrived));
             runtime.spawn(move || {
+                arrived.fetch_add(1, SeqCst);
                 with_lock(&mut || {
                     if is_taken.swap(true, SeqCst) {
                         wrong("two fibers have the lock");
+                    }
+                    let start = Instant::now();
+                    while arrived.load(SeqCst) < 2 && start.elapsed() < ms(1000) {
+                        thread::sleep(ms(1));
                     }
                     thread::sleep(ms(20));
                     is_taken.store(false, SeqCst);
