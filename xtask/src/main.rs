@@ -1,13 +1,14 @@
 //! `cargo xtask`: what is done with this workspace besides building it.
 //!
 //! People and `.ci/run` call it, by the alias in `.cargo/config.toml`. This file understands the command line and hands
-//! over to `test`, `soak`, `red`, `bench` or `dist`, which run everything through `run` and get what they need from `tools`.
+//! over to `test`, `soak`, `glibc`, `red`, `bench` or `dist`, which run everything through `run` and get what they need from `tools`.
 //! It ends with 0 if all is well, 1 if something failed and 2 if it was not understood.
 
 mod ahead;
 mod bench;
 mod c;
 mod dist;
+mod glibc;
 mod red;
 mod run;
 mod soak;
@@ -21,6 +22,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 cargo xtask test [--without NAME,NAME...]   every check there is; --without leaves steps out
 cargo xtask soak [TIMES [NAME...]]          every test, or those in these files, TIMES times (20) on a busy machine
+cargo xtask glibc [RELEASE]                 every test with the C library of another Debian (trixie); takes root
 cargo xtask red [NAME...]                   each break in tests/red must make its test fail
 cargo xtask bench [--quick] [NAME...]       the benchmarks (10 minutes; --quick: 90 seconds), or those whose name contains one of
                                             these (c: those in C); the report is in target/bench; --list: the command lines
@@ -33,6 +35,7 @@ cargo xtask dist [TARGET]                   the library for C and C++, packed: t
 enum Job {
     Test { without: Vec<String> },
     Soak { times: u32, names: Vec<String> },
+    Glibc { release: String },
     Red { names: Vec<String> },
     Bench(bench::Options),
     Dist { target: Option<String> },
@@ -62,6 +65,9 @@ fn understand(arguments: &[String]) -> Outcome<Job> {
             let (times, names) = soak::asked(rest)?;
             Ok(Job::Soak { times, names })
         }
+        "glibc" => Ok(Job::Glibc {
+            release: glibc::asked(rest)?,
+        }),
         "red" => Ok(Job::Red { names: rest.to_vec() }),
         "bench" => Ok(Job::Bench(bench::Options::of(rest)?)),
         "dist" => match rest {
@@ -72,7 +78,9 @@ fn understand(arguments: &[String]) -> Outcome<Job> {
             _ => Err("dist is for one machine".to_owned()),
         },
         "help" | "--help" | "-h" => Ok(Job::Help),
-        other => Err(format!("'{other}' is none of test, soak, red, bench and dist")),
+        other => Err(format!(
+            "'{other}' is none of test, soak, glibc, red, bench and dist"
+        )),
     }
 }
 
@@ -85,6 +93,7 @@ fn carry_out(job: Job) -> Outcome {
     match job {
         Job::Test { without } => test::run(&without),
         Job::Soak { times, names } => soak::run(times, &names),
+        Job::Glibc { release } => glibc::run(&release),
         Job::Red { names } => red::run(&names),
         Job::Bench(options) => bench::run(&options),
         Job::Dist { target } => dist::run(target.as_deref()),
@@ -129,6 +138,12 @@ mod tests {
         };
         assert_eq!(understood("soak"), Ok(soak(20, &[])));
         assert_eq!(understood("soak 3 io"), Ok(soak(3, &["io"])));
+        assert_eq!(
+            understood("glibc sid"),
+            Ok(Job::Glibc {
+                release: "sid".to_owned()
+            })
+        );
         assert_eq!(
             understood("red one two"),
             Ok(Job::Red {
