@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn std_gives_each_fiber_an_id_that_stays() {
@@ -433,6 +433,48 @@ fn an_overflow_is_reported() {
         child.stderr()
     );
     assert_eq!(child.signal(), Some(libc::SIGABRT));
+}
+
+/// Thousands of fibers begin, one after the other on the same stack, while signals come as fast as they can: a handler finds
+/// thread-locals that are whole, whatever it interrupts.
+#[test]
+fn a_signal_may_come_while_a_fiber_begins() {
+    static HANDLED: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn handle(_: c_int) {
+        // SAFETY: the address is that of the thread's variable.
+        unsafe { *libc::__errno_location() += 0 };
+        HANDLED.fetch_add(1, SeqCst);
+    }
+    alone("identity::a_signal_may_come_while_a_fiber_begins", || {
+        let watchdog = Watchdog::new();
+        let runtime = watchdog.runtime(1);
+        // SAFETY: the handler may run at any time.
+        unsafe { libc::signal(libc::SIGUSR2, handle as *const () as usize) };
+        let worker = runtime.dump().workers[0].thread;
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                while !is_over.load(SeqCst) {
+                    let before = HANDLED.load(SeqCst);
+                    // SAFETY: the thread is there until the runtime ends.
+                    let sent =
+                        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), worker, libc::SIGUSR2) };
+                    assert_eq!(sent, 0);
+                    // One at a time.
+                    while HANDLED.load(SeqCst) == before && !is_over.load(SeqCst) {
+                        std::hint::spin_loop();
+                    }
+                }
+            });
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(500) || HANDLED.load(SeqCst) < 1000 {
+                let fibers = runtime.spawn_all((0..1000).map(|number| move || number));
+                let sum: usize = fibers.into_iter().map(|fiber| fiber.join().unwrap()).sum();
+                assert_eq!(sum, 999 * 500);
+            }
+            is_over.store(true, SeqCst);
+        });
+    });
 }
 
 /// Signals that interrupt fibers wherever they are find a thread.
