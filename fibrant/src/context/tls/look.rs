@@ -308,6 +308,10 @@ impl Layout {
             (robust, robust),
             (keys, first_keys),
         ];
+        let join_state = join_state(pointer, tid)?;
+        if join_state.is_some_and(|(place, _)| !(start..start + control as isize).contains(&place)) {
+            return Err(misfit("state for joining"));
+        }
         let random = random_state(
             pointer.wrapping_offset(start).cast(),
             control / size_of::<usize>(),
@@ -356,6 +360,7 @@ impl Layout {
             constants,
             malloc,
             random,
+            join_state,
         })
     }
 
@@ -414,6 +419,10 @@ impl Layout {
         for (place, value) in &self.constants {
             let from = (place - start) as usize;
             bytes[from..from + size_of::<usize>()].copy_from_slice(&value.to_ne_bytes());
+        }
+        if let Some((place, value)) = self.join_state {
+            let from = (place - start) as usize;
+            bytes[from..from + size_of::<u32>()].copy_from_slice(&value.to_ne_bytes());
         }
         // SAFETY: nobody has run with it.
         unsafe { (self.functions.deallocate)(pointer, true) };
@@ -517,6 +526,41 @@ fn random_state(control: *const usize, words: usize) -> Option<usize> {
         .next()
         .filter(|_| found.next().is_none())
         .map(|(index, _)| index)
+}
+
+/// Where a control block says whether its thread can be joined, and what it says of the calling thread, which can: a word that the
+/// kernel makes zero when a thread ends. Nowhere, if that is the thread's number, as it was up to glibc 2.41: a fiber has one of those.
+fn join_state(pointer: *mut u8, tid: isize) -> Result<Option<(isize, u32)>, Unsupported> {
+    const PR_GET_TID_ADDRESS: c_int = 40;
+    let mut word: *mut u32 = ptr::null_mut();
+    // SAFETY: fills in an address.
+    let result = unsafe { libc::prctl(PR_GET_TID_ADDRESS, &raw mut word) };
+    if result != 0 {
+        // The kernel was built without this question.
+        return if is_older_than((2, 42)) {
+            Ok(None)
+        } else {
+            Err(Unsupported(
+                "the kernel does not tell what it clears when a thread ends (CONFIG_CHECKPOINT_RESTORE)"
+                    .into(),
+            ))
+        };
+    }
+    let place = word.addr().wrapping_sub(pointer.addr()) as isize;
+    // SAFETY: the kernel's word for it; this thread's own.
+    Ok((place != tid).then(|| (place, unsafe { word.read_volatile() })))
+}
+
+/// Whether the C library is of an earlier version.
+fn is_older_than(version: (u32, u32)) -> bool {
+    // SAFETY: gives a string that stays.
+    let own = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
+    let mut numbers = own
+        .to_str()
+        .unwrap_or_default()
+        .split('.')
+        .map(|part| part.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < version
 }
 
 /// Where the kernel has been told that the list of robust locks is, if it says.

@@ -102,6 +102,8 @@ pub(crate) struct Layout {
     malloc: Vec<isize>,
     /// The state of its `getrandom`, if it has one.
     random: Option<isize>,
+    /// Whether the thread can be joined, and what says that it can: 32 bits.
+    join_state: Option<(isize, u32)>,
 }
 
 /// The initial bytes of a block.
