@@ -49,9 +49,9 @@ const REASONS: &[(&[&str], &str)] = &[
     ),
     (
         &["pingpong_2"],
-        "Why: to wake a worker that sleeps is an eventfd and an epoll, where the peer's thread sleeps in a read of the eventfd itself; the other \
-         processor's waking up is most of it, and differs by half from run to run. Needed: workers that look for a while before they sleep, which \
-         would take processor time from others.",
+        "Why: workers that wake each other again and again watch for a moment before they sleep; where others keep the processors busy that is in \
+         vain, and to wake a worker that sleeps is an eventfd and an epoll, where the peer's thread sleeps in a read of the eventfd itself. \
+         Needed: a machine of one's own.",
     ),
     (
         &["spawn1"],
