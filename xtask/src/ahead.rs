@@ -1,8 +1,8 @@
 //! Building ahead: what later steps of `test` need is built while the tests of earlier ones run, which sleep most of the time.
 //!
 //! `test` starts it, and ends it by dropping it. It runs the commands one after the other, on processors that are idle otherwise (a test
-//! that wakes up takes its processor at once, which niceness alone would not give it), and shows nothing of what they print: if something does not build, the step that it is for says so. That step runs the same
-//! command, and waits for this one by cargo's own lock if it comes to it too early.
+//! that wakes up takes its processor at once, which niceness alone would not give it), and shows nothing of what they print: if something
+//! does not build, the step that it is for says so, which runs the same command.
 
 use crate::run;
 use std::os::unix::process::CommandExt;

@@ -132,8 +132,10 @@ struct Step {
     needs: fn() -> Outcome<Vec<Tool>>,
     /// Why this machine does not need it.
     pointless: Option<&'static str>,
-    /// What it begins with: commands that only build. They may have been run ahead, while other steps' tests slept.
+    /// What it begins with: commands that only build, in a folder of its own. Most of it may have been built ahead.
     builds: fn() -> Outcome<Vec<Command>>,
+    /// Whether its tests sleep most of the time, so that what later steps begin with can be built meanwhile.
+    sleeps: bool,
 }
 
 impl Step {
@@ -145,6 +147,7 @@ impl Step {
             needs: || Ok(Vec::new()),
             pointless: None,
             builds: || Ok(Vec::new()),
+            sleeps: false,
         }
     }
 }
@@ -158,25 +161,29 @@ const STEPS: [Step; 15] = [
     Step::plain("docs", docs),
     Step {
         needs: || Ok([COMPILER_OF_CPP].into_iter().chain(PROGRAMS_TO_PRELOAD).collect()),
+        builds: || Ok(vec![without_running(debug_command(""))]),
+        sleeps: true,
         ..Step::plain("debug", debug_tests)
     },
     Step {
         needs: || Ok([COMPILER_OF_CPP].into_iter().chain(PROGRAMS_TO_PRELOAD).collect()),
         builds: || Ok(vec![without_running(release_command())]),
+        sleeps: true,
         ..Step::plain("release", release_tests)
     },
     Step {
         builds: || Ok(vec![without_running(lto_command())]),
+        sleeps: true,
         ..Step::plain("lto", lto_tests)
     },
     Step {
         needs: || Ok(vec![COMPILER_OF_CPP, PKG_CONFIG, MAKE, VALGRIND]),
         builds: || Ok(vec![dist::build_command(None)?]),
+        sleeps: true,
         ..Step::plain("c", c::run)
     },
     Step {
         needs: || Ok(SERVERS_AND_LIBRARIES.into_iter().chain(BUILD_LIBRARIES).collect()),
-        builds: || Ok(vec![without_running(clients_command())]),
         ..Step::plain("clients", clients)
     },
     Step::plain("examples", examples),
@@ -188,7 +195,7 @@ const STEPS: [Step; 15] = [
     },
     Step {
         needs: || Ok(vec![VALGRIND]),
-        builds: || Ok(vec![run::line(&format!("cargo test --no-run {}", switching()))]),
+        sleeps: true,
         ..Step::plain("valgrind", valgrind)
     },
     Step {
@@ -199,6 +206,7 @@ const STEPS: [Step; 15] = [
             Some("for x86_64 hosts")
         },
         builds: || Ok(vec![without_running(asan_command()?)]),
+        sleeps: true,
         ..Step::plain("asan", asan)
     },
     Step {
@@ -367,22 +375,13 @@ pub fn run(without: &[String]) -> Outcome {
     for step in &STEPS {
         fates.push(prepare(step, without).map_err(|problem| failed(step, problem))?);
     }
-    let mut ahead = None;
     for (index, step) in STEPS.iter().enumerate() {
         if fates[index].is_some() {
             continue;
         }
-        // These steps have no tests that sleep: what is built is waited for.
-        let is_busy = ["format", "lint", "docs"].contains(&step.name);
-        if ahead.is_none() && !is_busy {
-            let steps = STEPS.iter().zip(&fates).skip(index + 1);
-            let to_come = steps.filter(|(_, fate)| fate.is_none());
-            let builds = to_come
-                .map(|(step, _)| (step.builds)())
-                .collect::<Outcome<Vec<_>>>()?;
-            ahead = Some(Ahead::start(builds.into_iter().flatten().collect()));
-        }
-        match run::step(step.name, step.action) {
+        let later = STEPS.iter().zip(&fates).skip(index + 1);
+        let to_come = later.filter(|(_, fate)| fate.is_none()).map(|(step, _)| step);
+        match run::step(step.name, || carry_out(step, to_come)) {
             Ok(took) => fates[index] = Some(Fate::Passed(took)),
             Err(problem) => {
                 let passed = fates.into_iter().take(index).flatten().collect::<Vec<_>>();
@@ -391,7 +390,6 @@ pub fn run(without: &[String]) -> Outcome {
             }
         }
     }
-    drop(ahead);
     let fates = fates
         .into_iter()
         .map(|fate| fate.expect("all have run or will not"));
@@ -411,6 +409,20 @@ fn prepare(step: &Step, without: &[String]) -> Outcome<Option<Fate>> {
         Supply::Complete => Ok(None),
         Supply::Lacks(needs) => Ok(Some(Fate::NotRun(needs))),
     }
+}
+
+/// Builds what a step needs, and runs it; meanwhile what the next ones begin with is built, if its tests sleep. That has ended before the
+/// next one begins, which would otherwise wait for something that is built at its leisure.
+fn carry_out<'a>(step: &Step, to_come: impl Iterator<Item = &'a Step>) -> Outcome {
+    for command in (step.builds)()? {
+        run::openly(command)?;
+    }
+    let mut builds = Vec::new();
+    for next in to_come.filter(|_| step.sleeps) {
+        builds.extend((next.builds)()?);
+    }
+    let _ahead = Ahead::start(builds);
+    (step.action)()
 }
 
 /// The same command of cargo's, that only builds: what comes after `--` is for the tests.
@@ -518,10 +530,13 @@ fn docs() -> Outcome {
 /// The benchmarks themselves are only built: they take minutes, and what they measure here is of no use. Both commands name the same
 /// packages, so that dependencies are built once.
 fn debug_tests() -> Outcome {
-    const PACKAGES: &str = "-p fibrant -p fibrant-c -p bench -p xtask";
-    openly(&format!("cargo test {PACKAGES}"))?;
-    openly(&format!(
-        "cargo test {PACKAGES} --features fibrant/tracing --test stuck"
+    run::openly(debug_command(""))?;
+    run::openly(debug_command("--features fibrant/tracing --test stuck"))
+}
+
+fn debug_command(more: &str) -> Command {
+    run::line(&format!(
+        "cargo test -p fibrant -p fibrant-c -p bench -p xtask {more}"
     ))
 }
 
@@ -542,13 +557,9 @@ fn lto_command() -> Command {
     run::line("cargo test --profile fat-lto -p fibrant --test hooks --test symbols")
 }
 
-fn clients() -> Outcome {
-    run::openly(clients_command())
-}
-
 /// Client libraries against real servers. How long they take counts, so they do not run at the same time.
-fn clients_command() -> Command {
-    run::line("cargo test -p clients --test clients -- --test-threads=1")
+fn clients() -> Outcome {
+    openly("cargo test -p clients --test clients -- --test-threads=1")
 }
 
 fn examples() -> Outcome {
@@ -640,12 +651,10 @@ fn valgrind() -> Outcome {
 }
 
 fn switching_programs() -> Outcome<Vec<TestProgram>> {
-    run::test_programs(&switching())
-}
-
-/// Arguments for cargo: the tests for valgrind.
-fn switching() -> String {
-    format!("-p fibrant --features valgrind {}", chosen(&UNDER_VALGRIND))
+    run::test_programs(&format!(
+        "-p fibrant --features valgrind {}",
+        chosen(&UNDER_VALGRIND)
+    ))
 }
 
 fn asan() -> Outcome {
