@@ -110,7 +110,8 @@ impl Thread {
             spares: Spares::new(ends),
             locals: Locals::new(),
             ids: Cell::new((0, 0)),
-            _signal_stack: overflow::prepare_thread(),
+            // A thread that is ending has given back its own, and would keep another for ever.
+            _signal_stack: if ends { overflow::prepare_thread() } else { None },
         }));
         THREAD.set(thread);
         thread

@@ -40,9 +40,8 @@ impl Region {
     /// Reserves a region for stacks of `size` bytes, the `nth` of that size. If that much is refused, less may do.
     pub(super) fn reserve(size: usize, nth: u32) -> io::Result<Region> {
         let slot = size + page_size();
-        let wanted = FIRST_REGION
-            .checked_shl(nth)
-            .map_or(LARGEST_REGION, |bytes| bytes.min(LARGEST_REGION));
+        // So many doublings are more than enough, and lose no bits.
+        let wanted = (FIRST_REGION << nth.min(16)).min(LARGEST_REGION);
         let mut slots = (wanted / slot).max(1);
         loop {
             match map(slots * slot) {
