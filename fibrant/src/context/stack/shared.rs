@@ -18,8 +18,12 @@ use std::ptr::{self, NonNull};
 pub(crate) struct SharedStack {
     stack: Stack,
     occupant: Cell<*const Tenant>,
-    /// How many have a share in it, and whether it goes when the last of them does.
+    /// How many have a share in it.
     tenants: Cell<usize>,
+    /// How many of them are Running, as far as somebody counts. Not all are on it: one that has resumed another may have been moved out,
+    /// and comes back when that one does.
+    running: Cell<usize>,
+    /// Whether it goes when the last of those who have a share does.
     is_doomed: Cell<bool>,
 }
 
@@ -44,6 +48,7 @@ impl SharedStack {
             stack: cache.take(size, false, counters)?,
             occupant: Cell::new(ptr::null()),
             tenants: Cell::new(0),
+            running: Cell::new(0),
             is_doomed: Cell::new(false),
         };
         Ok(NonNull::from(Box::leak(Box::new(stack))))
@@ -54,9 +59,19 @@ impl SharedStack {
         &self.stack
     }
 
-    /// The one whose frames are on it.
-    pub(crate) fn occupant(&self) -> Option<NonNull<Tenant>> {
-        NonNull::new(self.occupant.get().cast_mut())
+    /// How many of those who have a share in it are Running.
+    pub(crate) fn running(&self) -> usize {
+        self.running.get()
+    }
+
+    /// Notes that one of them is Running.
+    pub(crate) fn note_running(&self) {
+        self.running.set(self.running.get() + 1);
+    }
+
+    /// Notes that it is not any more.
+    pub(crate) fn note_not_running(&self) {
+        self.running.set(self.running.get() - 1);
     }
 
     /// Gives the stack back, now or when the last one that has a share in it has left.
