@@ -187,6 +187,16 @@ fn the_stacks_may_go_first() {
 }
 
 #[test]
+fn one_that_is_too_large_to_be_copied_is_refused() {
+    for size in [(2 << 30) + 1, (4 << 30) + 100, usize::MAX] {
+        let error = SharedStacks::new(1, size).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("2 GiB"), "{error}");
+    }
+    assert!(SharedStacks::new(1, 256 << 20).is_ok()); // address space only
+}
+
+#[test]
 fn who_waits_in_a_runtime_keeps_the_stack() {
     fibrant::run(|| {
         let stacks = stacks(1);

@@ -58,7 +58,7 @@ impl SharedStacks {
     ///
     /// # Errors
     ///
-    /// If there is to be none, or no stack is to be had; and in builds with `--cfg fibrant_asan`, as AddressSanitizer does not know of
+    /// If there is to be none, they are to be larger than 2 GiB, or no stack is to be had; and in builds with `--cfg fibrant_asan`, as AddressSanitizer does not know of
     /// frames that move.
     ///
     /// ```

@@ -41,9 +41,18 @@ pub(crate) struct Tenant {
 /// Copies are allocated in steps of this many bytes, so that a fiber whose use varies a little keeps its own.
 const STEP: u32 = 64;
 
+/// The largest stack that can be shared, 2 GiB: what is in use is copied as a whole, and its size kept in 32 bits.
+const MAX_SIZE: usize = 2 << 30;
+
 impl SharedStack {
-    /// A stack of at least that size, taken from this thread's.
+    /// A stack of at least that size, taken from this thread's. More than [`MAX_SIZE`] is an error.
     pub(crate) fn take(size: usize, cache: &Cache, counters: &Counters) -> io::Result<NonNull<SharedStack>> {
+        if size > MAX_SIZE {
+            let problem = format!(
+                "a stack of {size} bytes was asked for, to be shared; the largest that can be is {MAX_SIZE} bytes (2 GiB)"
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        }
         let stack = SharedStack {
             stack: cache.take(size, false, counters)?,
             occupant: Cell::new(ptr::null()),
