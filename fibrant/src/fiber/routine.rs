@@ -296,12 +296,13 @@ impl Routine {
         thread: &Thread,
         home: &Switching,
     ) -> io::Result<Box<Routine>> {
-        thread.counters.fibers_created.increment();
         let place = match wanted {
             Wanted::Own(size) => Place::Own(thread.stacks.take(size, false, &thread.counters)?),
             // SAFETY: whoever makes it promises that the stack stays.
             Wanted::Shared(stack) => Place::Shared(unsafe { Tenant::new(stack) }),
         };
+        // Not before: one that got no stack never ends.
+        thread.counters.fibers_created.increment();
         Ok(Box::new(Routine::make(place, function, argument, home)))
     }
 
