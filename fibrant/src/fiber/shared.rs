@@ -14,6 +14,7 @@ use super::thread::Thread;
 use super::{Fiber, State};
 use crate::context::stack::{SharedStack, Tenant};
 use crate::context::{self, Context};
+use crate::primitives::without_waiting;
 use std::cell::Cell;
 use std::fmt;
 use std::io;
@@ -168,7 +169,8 @@ pub(super) fn place(stacks: &SharedStacks, identity: Identity) -> NonNull<Block>
             tenant: Tenant::new(home),
         }
     };
-    NonNull::from(Box::leak(Box::new(block))).cast()
+    // The fiber has no block yet: another that resumes it meanwhile would make one, too.
+    NonNull::from(Box::leak(without_waiting(|| Box::new(block)))).cast()
 }
 
 /// Frees the block of a fiber on a shared stack.
@@ -264,8 +266,8 @@ fn bring<'a>(thread: &'a Thread, from: Option<&Block>, to: &'a Context, whose: &
 /// Begins to run `job`: see [`Block::run_first`].
 #[cold]
 pub(super) fn run_first(block: &Block, thread: &Thread, job: Job) -> State {
-    // On the heap: the frame that this is called in may be moved away.
-    let job = Box::into_raw(Box::new(job)).expose_provenance();
+    // On the heap: the frame that this is called in may be moved away. It was just found that the stack is free, which must stay so.
+    let job = Box::into_raw(without_waiting(|| Box::new(job))).expose_provenance();
     run(block, thread, job)
 }
 

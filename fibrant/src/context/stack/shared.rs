@@ -4,10 +4,12 @@
 //! are on it. Another that is to run [settles](Tenant::settle) there first: what the occupant has in use is copied out, what the
 //! newcomer had is copied back to where it was. Nothing is copied as long as the same one comes back.
 //!
-//! Copying a stack while standing on it cannot be done: the caller of `settle` stands on another.
+//! Copying a stack while standing on it cannot be done: the caller of `settle` stands on another. It is in the middle of a switch, so that it
+//! does not wait, for the allocator's locks either.
 
 use super::{Cache, Stack, valgrind};
 use crate::context::Context;
+use crate::primitives::without_waiting;
 use crate::stats::Counters;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
@@ -184,7 +186,7 @@ impl Tenant {
         if self.capacity.get() != capacity {
             self.free();
             // SAFETY: it is not empty: who has left a stack has left a frame there.
-            let copy = unsafe { alloc(layout(capacity)) };
+            let copy = without_waiting(|| unsafe { alloc(layout(capacity)) });
             if copy.is_null() {
                 handle_alloc_error(layout(capacity));
             }
@@ -197,7 +199,7 @@ impl Tenant {
     fn free(&self) {
         if self.capacity.get() > 0 {
             // SAFETY: it was allocated with this layout, in `make_room`.
-            unsafe { dealloc(self.copy.get(), layout(self.capacity.get())) };
+            without_waiting(|| unsafe { dealloc(self.copy.get(), layout(self.capacity.get())) });
             self.capacity.set(0);
             self.size.set(0);
         }
