@@ -192,7 +192,7 @@ fn share(stacks: &SharedStacks, seed: usize) {
     let own = stacks.clone();
     let outer = sharing(stacks, move || {
         let inner = sharing(&own, move || {
-            (0..20).for_each(|step| suspend_below((seed + step) * 7 % 8));
+            (0..200).for_each(|step| suspend_below((seed + step) * 7 % 8));
         });
         while inner.resume().unwrap() == State::Ready {
             drop(vec![0_u8; 32]); // as it runs, it may wait
