@@ -4,6 +4,7 @@
 #[path = "common/patience.rs"]
 mod patience;
 
+use fibrant::fiber::{self, Fiber, SharedStacks, State};
 use fibrant::runtime::{Builder, Runtime};
 use fibrant::timer;
 use patience::Watchdog;
@@ -162,5 +163,65 @@ fn a_shutdown_waits_for_no_fiber_that_waits_for_the_allocator() {
         thread::sleep(Duration::from_millis(5));
         let report = runtime.shutdown(Duration::ZERO);
         assert!(report.abandoned.is_empty(), "round {round}: {report:?}");
+    }
+}
+
+/// Suspends from within so many frames, and looks whether they are the same afterwards.
+fn suspend_below(levels: usize) {
+    let frame = std::hint::black_box([levels as u8; 200]);
+    match levels {
+        0 => fiber::suspend(),
+        _ => suspend_below(levels - 1),
+    }
+    assert!(
+        std::hint::black_box(&frame)
+            .iter()
+            .all(|&byte| byte == levels as u8)
+    );
+}
+
+/// A fiber that shares one of these stacks.
+fn sharing(stacks: &SharedStacks, f: impl FnOnce() + 'static) -> Fiber {
+    // SAFETY: nothing refers to what is on the stacks of these fibers while they are suspended.
+    unsafe { Fiber::new(f).sharing_stack(stacks) }
+}
+
+/// Drives a fiber that drives another on the very stack that it stands on, so that somebody else has to move them. How much that is
+/// changes each time, and so do the copies.
+fn share(stacks: &SharedStacks, seed: usize) {
+    let own = stacks.clone();
+    let outer = sharing(stacks, move || {
+        let inner = sharing(&own, move || {
+            (0..200).for_each(|step| suspend_below((seed + step) * 7 % 8));
+        });
+        while inner.resume().unwrap() == State::Ready {
+            drop(vec![0_u8; 32]); // as it runs, it may wait
+        }
+    });
+    assert_eq!(outer.resume().unwrap(), State::Term);
+}
+
+#[test]
+#[cfg(not(fibrant_asan))] // AddressSanitizer does not know of frames that move
+fn stacks_are_shared_while_others_allocate() {
+    const FIBERS: usize = 20;
+    let watchdog = Watchdog::new();
+    let _busy = Busy::new();
+    for workers in [1, 2] {
+        let runtime = Builder::new().workers(workers).build().unwrap();
+        watchdog.show(&runtime);
+        let fibers: Vec<_> = (0..FIBERS)
+            .map(|index| {
+                runtime.spawn(move || {
+                    for round in 0..5 {
+                        // Of a new size, so that nothing is at hand.
+                        let size = (64 + 4 * (index + FIBERS * round)) << 10;
+                        share(&SharedStacks::new(1, size).unwrap(), index);
+                    }
+                })
+            })
+            .collect();
+        fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+        runtime.stop().unwrap();
     }
 }

@@ -1,8 +1,15 @@
 //! The counters of the whole process. One test alone in its binary: nothing else counts meanwhile.
 
 use fibrant::fiber::{self, Fiber, live_count};
-use fibrant::stats;
+use fibrant::{routine, stats};
+use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+/// What a coroutine runs.
+unsafe extern "C" fn nothing(argument: *mut c_void) -> *mut c_void {
+    argument
+}
 
 #[test]
 fn fibers_and_stacks_are_counted() {
@@ -70,4 +77,17 @@ fn fibers_and_stacks_are_counted() {
     assert_eq!(live_count(), 0);
     assert_eq!(after.fibers_created - before.fibers_created, 1);
     assert_eq!(after.switches - before.switches, 4); // resumed once, then unwound
+
+    // A coroutine is counted if there is one.
+    for (size, is_made) in [(64 << 10, true), (usize::MAX, false)] {
+        // SAFETY: the function may be called so.
+        let made = unsafe { routine::create(size, nothing, ptr::null_mut()) };
+        assert_eq!(made.is_ok(), is_made);
+        assert_eq!(live_count(), usize::from(is_made));
+        if let Ok(routine) = made {
+            // SAFETY: it was just made, and never ran.
+            unsafe { routine::release(routine) }.unwrap();
+        }
+    }
+    assert_eq!(live_count(), 0);
 }

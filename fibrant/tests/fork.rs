@@ -9,11 +9,15 @@ mod common;
 #[path = "common/patience.rs"]
 mod patience;
 
+use fibrant::fiber::{self, Fiber, State};
 use fibrant::runtime::Builder;
 use patience::Watchdog;
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::panic::{self, AssertUnwindSafe};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -208,6 +212,54 @@ fn a_fiber_that_returns_in_a_child_ends_it() {
     let child = runtime.run(fiber(false));
     assert_eq!(exit_code(child), 0);
     assert!(start.elapsed() < Duration::from_secs(20));
+    runtime.stop().unwrap();
+}
+
+/// Whether nested fibers, one of which forks, go on in the child as they do in the parent. The caller is no hand-driven fiber.
+fn drive_by_hand() -> bool {
+    let child = Rc::new(Cell::new(0));
+    let innermost = Fiber::new({
+        let child = Rc::clone(&child);
+        move || {
+            // SAFETY: the child goes on like its parent, until it exits below.
+            child.set(unsafe { libc::fork() });
+            if child.get() == 0 {
+                // SAFETY: sets a timer, whose signal ends a child that hangs.
+                unsafe { libc::alarm(30) };
+            }
+            assert!(fiber::current().is_some());
+            fiber::suspend();
+        }
+    });
+    let outer = Fiber::new(move || {
+        assert_eq!(innermost.resume().unwrap(), State::Ready);
+        fiber::suspend();
+        assert_eq!(innermost.resume().unwrap(), State::Term);
+    });
+    let went_on = panic::catch_unwind(AssertUnwindSafe(|| {
+        assert_eq!(outer.resume().unwrap(), State::Ready);
+        // A scheduled fiber that drives them is the parent's.
+        assert!(child.get() != 0 || fiber::current().is_none());
+        assert_eq!(outer.resume().unwrap(), State::Term);
+    }));
+    if child.get() == 0 {
+        // SAFETY: ends the process; nothing of the parent's is to be unwound.
+        unsafe { libc::_exit(if went_on.is_ok() { 7 } else { 101 }) };
+    }
+    went_on.unwrap();
+    exit_code(child.get()) == 7
+}
+
+#[test]
+fn a_child_of_a_hand_driven_fiber_goes_on_in_it() {
+    if !alone("a_child_of_a_hand_driven_fiber_goes_on_in_it") {
+        return;
+    }
+    let watchdog = Watchdog::new();
+    let runtime = watchdog.runtime(1);
+    assert!(drive_by_hand());
+    // Also if a fiber of the runtime drives it, which the child goes on in as in a thread.
+    assert!(runtime.spawn(drive_by_hand).join().unwrap());
     runtime.stop().unwrap();
 }
 

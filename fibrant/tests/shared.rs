@@ -187,6 +187,16 @@ fn the_stacks_may_go_first() {
 }
 
 #[test]
+fn one_that_is_too_large_to_be_copied_is_refused() {
+    for size in [(2 << 30) + 1, (4 << 30) + 100, usize::MAX] {
+        let error = SharedStacks::new(1, size).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("2 GiB"), "{error}");
+    }
+    assert!(SharedStacks::new(1, 256 << 20).is_ok()); // address space only
+}
+
+#[test]
 fn who_waits_in_a_runtime_keeps_the_stack() {
     fibrant::run(|| {
         let stacks = stacks(1);
@@ -215,6 +225,48 @@ fn who_waits_in_a_runtime_keeps_the_stack() {
         assert_eq!(fiber.resume().unwrap(), State::Ready);
         assert_eq!(fiber.resume().unwrap(), State::Term);
     });
+}
+
+#[test]
+fn who_waits_in_a_runtime_and_was_moved_out_keeps_the_stack() {
+    for ends in [false, true] {
+        fibrant::run(|| {
+            let stacks = stacks(1);
+            let waits = Rc::new(Cell::new(false));
+            let other = fibrant::spawn_local({
+                let (stacks, waits) = (stacks.clone(), Rc::clone(&waits));
+                move || {
+                    let own = stacks.clone();
+                    let outer = sharing(&stacks, move || {
+                        let frame = [1_u8; 700];
+                        let middle = Fiber::new(move || {
+                            // The outer one is moved out; whoever is on the stack instead can be moved, or has ended.
+                            let inner = sharing(&own, move || keep_pattern(3, 600, usize::from(!ends)));
+                            let expected = if ends { State::Term } else { State::Ready };
+                            assert_eq!(inner.resume().unwrap(), expected);
+                            waits.set(true);
+                            fiber::park(); // and with it the outer one, which will want its frames back
+                        });
+                        assert_eq!(middle.resume().unwrap(), State::Term);
+                        assert!(std::hint::black_box(&frame).iter().all(|&byte| byte == 1));
+                    });
+                    assert_eq!(outer.resume().unwrap(), State::Term);
+                }
+            });
+            while !waits.get() {
+                fibrant::yield_now();
+            }
+            let fiber = sharing(&stacks, || keep_pattern(7, 900, 1));
+            let Err(ResumeError::Stack(error)) = fiber.resume() else {
+                panic!("somebody comes back there");
+            };
+            assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+            other.fiber().unpark();
+            other.join().unwrap();
+            assert_eq!(fiber.resume().unwrap(), State::Ready);
+            assert_eq!(fiber.resume().unwrap(), State::Term);
+        });
+    }
 }
 
 proptest! {

@@ -7,6 +7,7 @@
 use super::thread::Thread;
 use crate::context::stack::Stack;
 use crate::context::{self, Context};
+use crate::primitives::without_waiting;
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
 
@@ -59,7 +60,8 @@ impl Ferry {
     #[cold]
     pub(super) fn to<'a>(thread: &'a Thread, to: &Context, moving: Moving) -> &'a Context {
         let ferry = thread.ferry.get().unwrap_or_else(|| {
-            let ferry = NonNull::from(Box::leak(Ferry::launch(thread)));
+            // Whoever asks is in the middle of a switch.
+            let ferry = without_waiting(|| NonNull::from(Box::leak(Ferry::launch(thread))));
             thread.ferry.set(Some(ferry));
             ferry
         });

@@ -8,7 +8,6 @@ use super::handle::Identity;
 use super::shared::{self, SharedStacks};
 use super::thread::Thread;
 use super::{ResetError, ResumeError, State, WaitReason};
-use crate::primitives::without_waiting;
 use crate::{context, env};
 use std::cell::Cell;
 use std::fmt;
@@ -236,7 +235,7 @@ impl Fiber {
                 Some(size) => size,
                 None => default_stack_size()?,
             };
-            let stack = without_waiting(|| thread.stacks.take(size, false, &thread.counters))?;
+            let stack = thread.stacks.take(size, false, &thread.counters)?;
             let block = Block::place(stack, self.identity.clone(), self.shares_float_control);
             self.block.set(Some(block));
             // SAFETY: a fiber's block stays in place until the fiber is dropped, and is only ever shared.
@@ -458,7 +457,7 @@ fn release(block: NonNull<Block>) {
     }
     // SAFETY: no frame stands on its stack, and the fiber that owned the block is being dropped.
     let stack = unsafe { Block::remove(block) };
-    Thread::with(|thread| without_waiting(|| thread.stacks.put(stack)));
+    Thread::with(|thread| thread.stacks.put(stack));
 }
 
 /// Unwinds a fiber that is dropped in Ready, or abandons it.

@@ -31,6 +31,7 @@ use super::thread::{Scheduler, Thread};
 use crate::context::exceptions::{self, Exceptions};
 use crate::context::stack::{SharedStack, Stack, Tenant};
 use crate::context::{self, Context};
+use crate::primitives::without_waiting;
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
@@ -153,9 +154,16 @@ impl Switching {
     fn exceptions(&self) -> *mut Exceptions {
         let place = self.exceptions.get();
         if place.is_null() && exceptions::are_known() {
-            self.exceptions.set(Exceptions::place_of_this_thread());
+            self.find_exceptions();
         }
         self.exceptions.get()
+    }
+
+    /// C++'s library may allocate for this, in the middle of a switch.
+    #[cold]
+    fn find_exceptions(&self) {
+        self.exceptions
+            .set(without_waiting(Exceptions::place_of_this_thread));
     }
 
     /// Makes ready for a switch from one routine, which runs, to another: all that there is to do besides the switch itself, so that
@@ -296,12 +304,13 @@ impl Routine {
         thread: &Thread,
         home: &Switching,
     ) -> io::Result<Box<Routine>> {
-        thread.counters.fibers_created.increment();
         let place = match wanted {
             Wanted::Own(size) => Place::Own(thread.stacks.take(size, false, &thread.counters)?),
             // SAFETY: whoever makes it promises that the stack stays.
             Wanted::Shared(stack) => Place::Shared(unsafe { Tenant::new(stack) }),
         };
+        // Not before: one that got no stack never ends.
+        thread.counters.fibers_created.increment();
         Ok(Box::new(Routine::make(place, function, argument, home)))
     }
 
@@ -463,7 +472,8 @@ impl Routine {
     #[inline]
     fn give_back_borrowed(&self, thread: &Thread) {
         if let Some(stack) = self.borrowed.take() {
-            thread.stacks.put(*stack);
+            // To wait, as it does for the allocator, it would borrow one again.
+            without_waiting(|| thread.stacks.put(*stack));
         }
     }
 
@@ -548,7 +558,10 @@ fn on_borrowed_stack<F: FnOnce() -> R, R>(routine: &Routine, f: F) -> R {
     let Some(tenant) = routine.stands_on() else {
         return f();
     };
-    let stack = Thread::with(|thread| thread.stacks.take(BORROWED_SIZE, false, &thread.counters));
+    // Not in this frame, which may never be gone back to. What it takes to wait is not waited for: that would take another.
+    let stack = without_waiting(|| {
+        Thread::with(|thread| thread.stacks.take(BORROWED_SIZE, false, &thread.counters)).map(Box::new)
+    });
     let stack = stack.unwrap_or_else(|error| panic!("no stack to wait on: {error}"));
     let mut call = Call {
         back: Context::spent(),
@@ -561,8 +574,7 @@ fn on_borrowed_stack<F: FnOnce() -> R, R>(routine: &Routine, f: F) -> R {
         let top = stack.top().as_ptr();
         there.prepare(&stack, top, make_call::<F, R>, (&raw mut call).cast());
     }
-    // Not in this frame, which may never be gone back to.
-    routine.borrowed.set(Some(Box::new(stack)));
+    routine.borrowed.set(Some(stack));
     tenant.set_left_by(&call.back);
     // SAFETY: it was just prepared; this frame waits in the other.
     unsafe { context::switch_sharing_float_control(&call.back, &there, 0) };

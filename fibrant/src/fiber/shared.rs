@@ -14,10 +14,10 @@ use super::thread::Thread;
 use super::{Fiber, State};
 use crate::context::stack::{SharedStack, Tenant};
 use crate::context::{self, Context};
+use crate::primitives::without_waiting;
 use std::cell::Cell;
 use std::fmt;
 use std::io;
-use std::mem;
 use std::panic::{self, AssertUnwindSafe};
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
@@ -59,7 +59,7 @@ impl SharedStacks {
     ///
     /// # Errors
     ///
-    /// If there is to be none, or no stack is to be had; and in builds with `--cfg fibrant_asan`, as AddressSanitizer does not know of
+    /// If there is to be none, they are to be larger than 2 GiB, or no stack is to be had; and in builds with `--cfg fibrant_asan`, as AddressSanitizer does not know of
     /// frames that move.
     ///
     /// ```
@@ -169,7 +169,8 @@ pub(super) fn place(stacks: &SharedStacks, identity: Identity) -> NonNull<Block>
             tenant: Tenant::new(home),
         }
     };
-    NonNull::from(Box::leak(Box::new(block))).cast()
+    // The fiber has no block yet: another that resumes it meanwhile would make one, too.
+    NonNull::from(Box::leak(without_waiting(|| Box::new(block)))).cast()
 }
 
 /// Frees the block of a fiber on a shared stack.
@@ -193,27 +194,26 @@ fn tenant_of(block: &Block) -> Option<&Tenant> {
         .then(|| unsafe { &(*ptr::from_ref(block).cast::<SharedBlock>()).tenant })
 }
 
-/// Whether a fiber may have its stack now: nobody is Running there but, perhaps, its resumers.
+/// Whether a fiber may have its stack now: of those who share it nobody is Running but, perhaps, its resumers. Others wait in the runtime, and
+/// either their frames are there, for others to find, or they have been moved out and will come back over whoever is there then.
 pub(super) fn is_free(block: &Block, thread: &Thread) -> bool {
-    let Some(occupant) = tenant_of(block).and_then(|tenant| tenant.home().occupant()) else {
+    let Some(tenant) = tenant_of(block) else {
         return true;
     };
-    // SAFETY: an occupant is part of a fiber's block, and takes itself out before that goes.
-    let other = unsafe {
-        &*occupant
-            .as_ptr()
-            .byte_sub(mem::offset_of!(SharedBlock, tenant))
-            .cast::<Block>()
-    };
+    let home = tenant.home();
+    let mut others = home.running();
     let mut resumer = thread.current();
-    while let Some(one) = resumer {
-        if ptr::eq(one.as_ptr(), other) {
-            return true;
-        }
+    while others > 0
+        && let Some(one) = resumer
+    {
         // SAFETY: the current fiber and its resumers have their blocks.
-        resumer = unsafe { one.as_ref() }.parent.get();
+        let one = unsafe { one.as_ref() };
+        if tenant_of(one).is_some_and(|own| ptr::eq(own.home(), home)) {
+            others -= 1;
+        }
+        resumer = one.parent.get();
     }
-    other.state() != State::Running
+    others == 0
 }
 
 /// Notes that a fiber, which may be on a shared stack, leaves it by that context: it resumes another.
@@ -266,21 +266,26 @@ fn bring<'a>(thread: &'a Thread, from: Option<&Block>, to: &'a Context, whose: &
 /// Begins to run `job`: see [`Block::run_first`].
 #[cold]
 pub(super) fn run_first(block: &Block, thread: &Thread, job: Job) -> State {
-    // On the heap: the frame that this is called in may be moved away.
-    let job = Box::into_raw(Box::new(job)).expose_provenance();
+    // On the heap: the frame that this is called in may be moved away. It was just found that the stack is free, which must stay so.
+    let job = Box::into_raw(without_waiting(|| Box::new(job))).expose_provenance();
     run(block, thread, job)
 }
 
 /// Makes a fiber begin or go on: see [`Block::run`].
 #[cold]
 pub(super) fn run(block: &Block, thread: &Thread, argument: usize) -> State {
-    block.run_by(thread, || {
+    let home = tenant_of(block).map(Tenant::home);
+    home.inspect(|home| home.note_running());
+    let state = block.run_by(thread, || {
         // SAFETY: the resumer runs, so its block is in place.
         let resumer = block.parent.get().map(|parent| unsafe { &*parent.as_ptr() });
         let target = bring(thread, resumer, &block.context, block);
         // SAFETY: it is live: the fiber has left itself by such a switch, or is about to begin; or it is the ferry's.
         unsafe { context::switch_sharing_float_control(&block.resumer, target, argument) }
-    })
+    });
+    // Nobody asks in between: the fiber that came back here has just left the state Running.
+    home.inspect(|home| home.note_not_running());
+    state
 }
 
 /// Goes back to the resumer: see [`Block::suspend`]. The fiber or its resumer is on a shared stack.

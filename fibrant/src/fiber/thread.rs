@@ -202,14 +202,24 @@ impl Thread {
         unsafe { thread.as_ref() }?.current.get()
     }
 
-    /// Makes the calling thread, the only one of a forked child, an ordinary one: its worker and its fibers are the parent's. It only
-    /// stores.
+    /// Makes the calling thread, the only one of a forked child, an ordinary one: its worker and its scheduled fibers are the parent's. Those that
+    /// are driven by hand are the child's, too, which goes on in them: they stay, down to the scheduled one that drives them, if there is one. It
+    /// only stores.
     pub(crate) extern "C" fn forget_fibers() {
         // SAFETY: as in `with`.
         if let Some(thread) = unsafe { THREAD.get().as_ref() } {
             thread.scheduler.set(None);
             thread.task.set(None);
-            thread.current.set(None);
+            let mut innermost = &thread.current;
+            while let Some(block) = innermost.get() {
+                // SAFETY: the current fiber and its resumers have their blocks.
+                let block = unsafe { &*block.as_ptr() };
+                if block.is_scheduled {
+                    innermost.set(None); // what drives the one before is an ordinary thread now
+                    break;
+                }
+                innermost = &block.parent;
+            }
             thread.stacks.forget();
             // The C library takes the block that has forked for the thread's, and gives the worker's to the next thread.
             thread.home.set(crate::context::thread_pointer());

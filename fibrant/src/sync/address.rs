@@ -61,7 +61,7 @@ static SERVED: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 static THREADS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 static HUNGRY_THREADS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 
-/// Workers that block in the kernel, in the runtime's own code, by address.
+/// Workers that block in the kernel, in the runtime's own code, and other threads that do so with one of our own locks, by address.
 static WORKERS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 
 /// How often it was asked whose turn it is, by address.
@@ -510,7 +510,7 @@ pub(crate) fn in_kernel<R>(address: usize, block: impl FnOnce() -> R) -> R {
     let hunger = ROW.with(|row| Hunger::of_row(row, address));
     let slot = slot(address);
     let hungry = u32::from(hunger.moment().is_some());
-    let worker = u32::from(Worker::here().is_some());
+    let worker = u32::from(Worker::here().is_some() || has_lock());
     WORKERS[slot].fetch_add(worker, SeqCst);
     THREADS[slot].fetch_add(1, Relaxed);
     HUNGRY_THREADS[slot].fetch_add(hungry, Relaxed);
@@ -524,7 +524,8 @@ pub(crate) fn in_kernel<R>(address: usize, block: impl FnOnce() -> R) -> R {
 
 /// Whether threads that wait for this address in the kernel are to be woken before fibers that wait for it: every other time, if there
 /// are any; and now and then in any case, as there may be some that nobody knows of. If a worker is among them, it is always their turn:
-/// a fiber that is woken in its place may be one of its own, and could not run.
+/// a fiber that is woken in its place may be one of its own, and could not run. So it is if one of them has one of our own locks, which the
+/// fiber's worker may want.
 pub(crate) fn is_threads_turn(address: usize) -> bool {
     let slot = slot(address);
     let turn = TURNS[slot].fetch_add(1, Relaxed);

@@ -1,12 +1,14 @@
 //! The stacks that one thread keeps at hand.
 //!
 //! Each thread that runs fibers owns one; [`fiber`](crate::fiber) takes stacks from it and puts them back. Only when it is
-//! empty or full does it turn to the [`Pool`], in batches. While it does, its own cell is not borrowed: waiting for the
-//! pool's lock must not leave the cache unusable to whatever runs meanwhile.
+//! empty or full does it turn to the [`Pool`], in batches. That allocates, and takes the pool's lock: whoever runs here does not wait
+//! meanwhile as a fiber does, not for the allocator's locks either. Others on this thread would find the cache borrowed, or block for a lock
+//! that only this thread can let go; and some are in the middle of a switch.
 
 use super::pool::{Pool, Taken};
 use super::{Stack, rounded};
 use crate::context::sanitizer;
+use crate::primitives::without_waiting;
 use crate::stats::Counters;
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -100,11 +102,13 @@ impl Cache {
                 None => None,
             }
         };
-        let pool = match pool {
-            Some(pool) => pool,
-            None => self.new_shelf(Pool::of(size, isolated)?),
-        };
-        self.take_from_pool(pool, counters)
+        without_waiting(|| {
+            let pool = match pool {
+                Some(pool) => pool,
+                None => self.new_shelf(Pool::of(size, isolated)?),
+            };
+            self.take_from_pool(pool, counters)
+        })
     }
 
     fn take_from_pool(&self, pool: &'static Pool, counters: &Counters) -> io::Result<Stack> {
@@ -144,7 +148,7 @@ impl Cache {
                 self.put_on_shelf(earlier);
             }
         } else {
-            stack.pool.put_idle(&[stack.top], self.trims.get());
+            self.pass_on(stack.pool, &[stack.top]);
         }
     }
 
@@ -155,7 +159,7 @@ impl Cache {
             if self.keeps {
                 self.put_on_shelf(earlier);
             } else {
-                earlier.pool.put_idle(&[earlier.top], self.trims.get());
+                self.pass_on(earlier.pool, &[earlier.top]);
             }
         }
     }
@@ -164,22 +168,30 @@ impl Cache {
     #[inline(never)]
     fn put_on_shelf(&self, stack: Stack) {
         let Stack { top, pool } = stack;
-        let mut moving = Vec::new();
-        {
-            let mut shelves = self.shelves.borrow_mut();
-            match shelves.iter_mut().find(|shelf| std::ptr::eq(shelf.pool, pool)) {
-                Some(shelf) => {
-                    if shelf.tops.len() == KEPT {
-                        moving.extend(shelf.tops.drain(..KEPT / 2));
-                    }
+        let mut shelves = self.shelves.borrow_mut();
+        match shelves.iter_mut().find(|shelf| std::ptr::eq(shelf.pool, pool)) {
+            Some(shelf) => {
+                if shelf.tops.len() == KEPT {
+                    let half: [NonNull<u8>; KEPT / 2] = std::array::from_fn(|index| shelf.tops[index]);
+                    shelf.tops.drain(..KEPT / 2);
+                    shelf.tops.push(top);
+                    drop(shelves);
+                    self.pass_on(pool, &half);
+                } else {
                     shelf.tops.push(top);
                 }
-                None => moving.push(top),
+            }
+            None => {
+                drop(shelves);
+                self.pass_on(pool, &[top]);
             }
         }
-        if !moving.is_empty() {
-            pool.put_idle(&moving, self.trims.get());
-        }
+    }
+
+    /// Moves stacks to their pool.
+    #[cold]
+    fn pass_on(&self, pool: &Pool, tops: &[NonNull<u8>]) {
+        without_waiting(|| pool.put_idle(tops, self.trims.get()));
     }
 
     /// Forgets everything, in a forked child: the pools are the parent's. It frees nothing.
@@ -190,11 +202,10 @@ impl Cache {
     /// Moves everything to the pools, where other threads find it and it can be trimmed.
     pub(crate) fn flush(&self) {
         if let Some(stack) = self.front.take() {
-            stack.pool.put_idle(&[stack.top], self.trims.get());
+            self.pass_on(stack.pool, &[stack.top]);
         }
-        let idle: Vec<Shelf> = self.shelves.borrow_mut().drain(..).collect();
-        for shelf in idle {
-            shelf.pool.put_idle(&shelf.tops, self.trims.get());
+        for shelf in self.shelves.take() {
+            self.pass_on(shelf.pool, &shelf.tops);
         }
     }
 }

@@ -4,10 +4,12 @@
 //! are on it. Another that is to run [settles](Tenant::settle) there first: what the occupant has in use is copied out, what the
 //! newcomer had is copied back to where it was. Nothing is copied as long as the same one comes back.
 //!
-//! Copying a stack while standing on it cannot be done: the caller of `settle` stands on another.
+//! Copying a stack while standing on it cannot be done: the caller of `settle` stands on another. It is in the middle of a switch, so that it
+//! does not wait, for the allocator's locks either.
 
 use super::{Cache, Stack, valgrind};
 use crate::context::Context;
+use crate::primitives::without_waiting;
 use crate::stats::Counters;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
@@ -18,8 +20,12 @@ use std::ptr::{self, NonNull};
 pub(crate) struct SharedStack {
     stack: Stack,
     occupant: Cell<*const Tenant>,
-    /// How many have a share in it, and whether it goes when the last of them does.
+    /// How many have a share in it.
     tenants: Cell<usize>,
+    /// How many of them are Running, as far as somebody counts. Not all are on it: one that has resumed another may have been moved out,
+    /// and comes back when that one does.
+    running: Cell<usize>,
+    /// Whether it goes when the last of those who have a share does.
     is_doomed: Cell<bool>,
 }
 
@@ -37,13 +43,23 @@ pub(crate) struct Tenant {
 /// Copies are allocated in steps of this many bytes, so that a fiber whose use varies a little keeps its own.
 const STEP: u32 = 64;
 
+/// The largest stack that can be shared, 2 GiB: what is in use is copied as a whole, and its size kept in 32 bits.
+const MAX_SIZE: usize = 2 << 30;
+
 impl SharedStack {
-    /// A stack of at least that size, taken from this thread's.
+    /// A stack of at least that size, taken from this thread's. More than [`MAX_SIZE`] is an error.
     pub(crate) fn take(size: usize, cache: &Cache, counters: &Counters) -> io::Result<NonNull<SharedStack>> {
+        if size > MAX_SIZE {
+            let problem = format!(
+                "a stack of {size} bytes was asked for, to be shared; the largest that can be is {MAX_SIZE} bytes (2 GiB)"
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        }
         let stack = SharedStack {
             stack: cache.take(size, false, counters)?,
             occupant: Cell::new(ptr::null()),
             tenants: Cell::new(0),
+            running: Cell::new(0),
             is_doomed: Cell::new(false),
         };
         Ok(NonNull::from(Box::leak(Box::new(stack))))
@@ -54,9 +70,19 @@ impl SharedStack {
         &self.stack
     }
 
-    /// The one whose frames are on it.
-    pub(crate) fn occupant(&self) -> Option<NonNull<Tenant>> {
-        NonNull::new(self.occupant.get().cast_mut())
+    /// How many of those who have a share in it are Running.
+    pub(crate) fn running(&self) -> usize {
+        self.running.get()
+    }
+
+    /// Notes that one of them is Running.
+    pub(crate) fn note_running(&self) {
+        self.running.set(self.running.get() + 1);
+    }
+
+    /// Notes that it is not any more.
+    pub(crate) fn note_not_running(&self) {
+        self.running.set(self.running.get() - 1);
     }
 
     /// Gives the stack back, now or when the last one that has a share in it has left.
@@ -160,7 +186,7 @@ impl Tenant {
         if self.capacity.get() != capacity {
             self.free();
             // SAFETY: it is not empty: who has left a stack has left a frame there.
-            let copy = unsafe { alloc(layout(capacity)) };
+            let copy = without_waiting(|| unsafe { alloc(layout(capacity)) });
             if copy.is_null() {
                 handle_alloc_error(layout(capacity));
             }
@@ -173,7 +199,7 @@ impl Tenant {
     fn free(&self) {
         if self.capacity.get() > 0 {
             // SAFETY: it was allocated with this layout, in `make_room`.
-            unsafe { dealloc(self.copy.get(), layout(self.capacity.get())) };
+            without_waiting(|| unsafe { dealloc(self.copy.get(), layout(self.capacity.get())) });
             self.capacity.set(0);
             self.size.set(0);
         }
