@@ -126,3 +126,24 @@ fn locked_memory() {
     }
     child("locked_memory", "mlockall", &[]).succeeded();
 }
+
+/// Where stacks with thread-locals of their own are is kept in a table that has an end.
+#[test]
+fn the_number_of_sizes() {
+    if case().is_some() {
+        let ends = |pages: usize| {
+            let builder = fibrant::Builder::new().stack_size((16 + pages) << 12);
+            builder.spawn(|| ()).unwrap().join().is_ok()
+        };
+        let served = (0..300).take_while(|pages| ends(*pages)).count();
+        assert!((200..256).contains(&served), "{served} sizes");
+        assert!(ends(0), "there is a stack of that size");
+        return;
+    }
+    let child = child("the_number_of_sizes", "sizes", &[]).succeeded();
+    assert!(
+        child.stderr().contains("too many different sizes"),
+        "{}",
+        child.stderr()
+    );
+}

@@ -71,6 +71,12 @@ impl Slots {
         if let Some(top) = self.regions.last_mut().and_then(Region::cut) {
             return Ok(Top(top));
         }
+        if isolated && !tls::has_room_for_region() {
+            return Err(io::Error::new(
+                io::ErrorKind::OutOfMemory,
+                "fibers have stacks of too many different sizes: no more of them can be noted; use few sizes",
+            ));
+        }
         let mut region = Region::reserve(size, self.regions.len() as u32)?;
         if isolated {
             tls::note_region(region.addresses());

@@ -33,7 +33,7 @@ use super::thread_pointer;
 use keys::{KEYS, KEYS_PER_ARRAY};
 use std::ffi::c_void;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*, compiler_fence};
 use std::{fmt, io, mem, ptr};
 
 /// Blocks are aligned to this many bytes: what tops of stacks are multiples of.
@@ -168,16 +168,23 @@ impl Layout {
             } else {
                 forget_dynamic(dtv);
             }
-            let template = &*TEMPLATE.load(Acquire);
-            ptr::copy_nonoverlapping(
-                template.bytes.as_ptr(),
-                pointer.offset(template.start),
-                template.bytes.len(),
-            );
-            for &(place, target) in &self.own_addresses {
-                self.set_word(pointer, place, pointer.offset(target));
+            loop {
+                let template = TEMPLATE.load(Acquire);
+                ptr::copy_nonoverlapping(
+                    (*template).bytes.as_ptr(),
+                    pointer.offset((*template).start),
+                    (*template).bytes.len(),
+                );
+                for &(place, target) in &self.own_addresses {
+                    self.set_word(pointer, place, pointer.offset(target));
+                }
+                self.set_word(pointer, self.dtv, dtv);
+                // A library may have been loaded meanwhile, and this block been taken for an unmade one: see `note_libraries`.
+                compiler_fence(SeqCst);
+                if TEMPLATE.load(Acquire) == template {
+                    break;
+                }
             }
-            self.set_word(pointer, self.dtv, dtv);
             self.set_word(pointer, self.home, home);
             let number = (FIRST_NUMBER + fiber % NUMBERS) as u32;
             pointer.offset(self.number).cast::<u32>().write(number);
@@ -309,6 +316,11 @@ unsafe fn forget_dynamic(dtv: *mut Entry) {
     }
 }
 
+/// Whether another place of stacks with blocks can be noted. A few may be left for those who ask at the same time.
+pub(crate) fn has_room_for_region() -> bool {
+    REGIONS[REGIONS.len() - 16][0].load(Acquire) == 0
+}
+
 /// Notes where stacks with blocks are.
 pub(crate) fn note_region(addresses: std::ops::Range<usize>) {
     for [start, end] in &REGIONS {
@@ -378,6 +390,11 @@ pub(crate) fn note_libraries() -> Option<Update> {
     }
     let new = Box::leak(Box::new(layout.template().ok()?));
     TEMPLATE.store(new, Release);
+    // Whoever is about to begin a block has made it by now, so that it is brought up to date with the others, or will see the new
+    // template. All processors are asked to agree: a fence of theirs, without one in each beginning. (Where the kernel cannot, a block
+    // may be missed.)
+    // SAFETY: it has no effect but that.
+    unsafe { crate::sys::syscall!(SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0) };
     let is_new = |module: &&Module| !old.modules.contains(module);
     let modules: Vec<Module> = new.modules.iter().filter(is_new).cloned().collect();
     (!modules.is_empty()).then_some(Update {
