@@ -254,7 +254,7 @@ fn start_worker(crew: Arc<Crew>, index: usize) -> io::Result<thread::JoinHandle<
         };
         let worker = Worker::new(crew, index, Box::new(reactor));
         // SAFETY: makes this thread's own sleeps end on time: by default the kernel may add 50 us.
-        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64, 0_u64, 0_u64, 0_u64) };
         worker.serve(move || drop(sender.send(Ok(()))));
     })?;
     match receiver.recv() {

@@ -534,7 +534,7 @@ fn join_state(pointer: *mut u8, tid: isize) -> Result<Option<(isize, u32)>, Unsu
     const PR_GET_TID_ADDRESS: c_int = 40;
     let mut word: *mut u32 = ptr::null_mut();
     // SAFETY: fills in an address.
-    let result = unsafe { libc::prctl(PR_GET_TID_ADDRESS, &raw mut word) };
+    let result = unsafe { libc::prctl(PR_GET_TID_ADDRESS, &raw mut word, 0_u64, 0_u64, 0_u64) };
     if result != 0 {
         // The kernel was built without this question.
         return if is_older_than((2, 42)) {
