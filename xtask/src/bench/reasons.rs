@@ -12,7 +12,8 @@ const REASONS: &[(&[&str], &str)] = &[
         "Why: to wake a fiber, receive, send and wait takes some 1,600 instructions over 146 lines of code, which the kernel's own has pushed out \
          of the first-level cache; the bare server is one loop of 67 instructions. tokio takes as many as we do; with 1,000 connections it \
          serves some of them while others wait many times as long (see its 99th percentile), and so stays in the cache. Needed: half of \
-         the code on the way, or messages of many connections by one system call (io_uring).",
+         the code on the way, or messages of many connections by one system call (io_uring). Where system calls are counted, strace makes each \
+         slow: with 1,000 connections a wait then lasts longer than the 10 to 20 ms after which its registration and its limits are asked for again.",
     ),
     (
         &["http"],
