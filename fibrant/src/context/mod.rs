@@ -32,10 +32,6 @@ compile_error!("fibrant runs on Linux, x86_64 or aarch64; other systems are not 
 /// The first function of a new context: gets the data it was prepared with and the argument of the first switch to it.
 pub(crate) type Entry = unsafe extern "C" fn(data: *mut (), argument: usize) -> !;
 
-/// How many cache lines of a stack are read right after a switch to it in any case: the registers, and the frame of who has switched. More
-/// would push those of others out, if there are a thousand who only take turns.
-const LINES_READ_FIRST: usize = 2;
-
 /// A place to leave a stack and come back to it.
 #[repr(C)]
 pub(crate) struct Context {
@@ -55,14 +51,14 @@ impl Context {
         }
     }
 
-    /// Brings what a switch to this context, which is live, reads into the cache.
+    /// Brings the first lines that are in use on the stack that this context, which is live, was left on into the cache.
     ///
     /// # Safety
     /// The context belongs to this thread.
     #[inline(always)]
-    pub(crate) unsafe fn prefetch(&self) {
+    pub(crate) unsafe fn prefetch(&self, lines: usize) {
         // SAFETY: by the caller's promise nobody writes the cell now.
-        prefetch_lines(unsafe { *self.frame.get() }, LINES_READ_FIRST);
+        prefetch_lines(unsafe { *self.frame.get() }, lines);
     }
 
     /// The lowest byte that is in use on the stack that this context, which is live, was left on.

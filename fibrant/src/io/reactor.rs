@@ -16,7 +16,7 @@ use super::doubt::Doubts;
 use super::table::{self, DIRECTIONS, Registration, State};
 use crate::clock;
 use crate::context;
-use crate::scheduler::{Desk, Driver, Timed, Worker};
+use crate::scheduler::{self, Desk, Driver, Purpose, Timed, Worker};
 use crate::sys::{self, syscall};
 use crate::timer::{self, Records, TakenRecords, Wheel};
 use std::any::Any;
@@ -33,8 +33,11 @@ const BATCH: usize = 256;
 // What has no deadline has a key that no deadline has.
 const _: () = assert!(Timed::UNARMED == timer::NONE);
 
-/// The cache lines around a deadline in a frame where its fiber's registers (below) and callers (above) are, as a rule.
-const LINES_AROUND: std::ops::Range<isize> = -2..8;
+/// The cache lines around a deadline in a frame that are needed to wake its fiber. The others are asked for when its turn is near.
+const LINES_AROUND: std::ops::Range<isize> = -1..3;
+
+/// How many deadlines later somebody's turn is when the fiber is fetched.
+const DEADLINES_AHEAD: usize = 4;
 
 /// How many events later somebody's turn is when the fiber is fetched; twice as many when what it has on its stack is, which leads there.
 const AHEAD: usize = 3;
@@ -45,6 +48,9 @@ const CROWD: usize = 300;
 /// So many deadlines are expired some at a time, and so far apart: nanoseconds. A thread's sleeps have as much slack, unless it asks for less.
 const MANY_ALARMS: usize = 4096;
 const SLACK: u64 = 50_000;
+
+/// With hundreds of thousands it is half a nanosecond for each of them, up to this: a moment's sleep takes as long as waking twenty fibers.
+const MOST_SLACK: u64 = 250_000;
 
 /// From here on a sleep is so long that what the kernel may add shows: nanoseconds.
 const LONG_SLEEP: u64 = 100_000_000;
@@ -227,14 +233,16 @@ impl Reactor {
         }
     }
 
-    /// When the next deadlines are to be expired. Of very many, several at once, at most [`SLACK`] late: to wake for each takes longer than
-    /// all that is done then.
+    /// When the next deadlines are to be expired. Of very many, several at once, at most [`SLACK`] late, or a little more: to wake for each
+    /// takes longer than all that is done then.
     fn next_visit(&self) -> u64 {
         let next = self.wheel.borrow_mut().next_visit().unwrap_or(clock::NEVER);
-        if self.alarms() < MANY_ALARMS {
+        let alarms = self.alarms();
+        if alarms < MANY_ALARMS {
             next
         } else {
-            next.max(self.last_expired.get().saturating_add(SLACK))
+            let slack = (alarms as u64 / 2).clamp(SLACK, MOST_SLACK);
+            next.max(self.last_expired.get().saturating_add(slack))
         }
     }
 
@@ -249,17 +257,31 @@ impl Reactor {
         });
         let mut found = false;
         loop {
-            let Some(timed) = self.wheel.borrow_mut().take_due() else {
+            let mut wheel = self.wheel.borrow_mut();
+            if let Some(later) = wheel.due_after(DEADLINES_AHEAD) {
+                // SAFETY: what `arm` was given stays valid until it has expired or is disarmed, and this has not.
+                unsafe {
+                    if let Purpose::Wait = later.as_ref().purpose {
+                        scheduler::prefetch_waiter(later);
+                    }
+                }
+            }
+            let Some(timed) = wheel.take_due() else {
                 break;
             };
+            drop(wheel);
             if !found {
                 found = true;
-                self.last_expired.set(moment.min(clock::NEVER - SLACK));
+                self.last_expired.set(moment);
             }
-            // SAFETY: what `arm` was given stays valid until it has expired, which is now, or is disarmed.
+            // SAFETY: as above: it has expired just now.
             unsafe {
                 timed.as_ref().key.set(Timed::UNARMED);
-                (timed.as_ref().expire)(timed, worker);
+                match timed.as_ref().purpose {
+                    Purpose::Wait => scheduler::expire_wait(timed),
+                    Purpose::Timer => timer::expire(timed, worker),
+                    Purpose::Nothing => {}
+                }
             }
         }
         found

@@ -6,7 +6,7 @@
 //! the closure takes.
 
 use super::cancel::Cancelled;
-use super::driver::Timed;
+use super::driver::{Purpose, Timed};
 use super::group::Locals;
 use super::scheduled::{Making, Scheduled, end_child};
 use super::worker::Worker;
@@ -104,8 +104,7 @@ impl Caller {
             "a worker is driven by the thread that it belongs to"
         );
         let worker = &self.worker;
-        // Does nothing, but ends the worker's sleep.
-        let timed = Timed::new(|_, _| {});
+        let timed = Timed::new(Purpose::Nothing);
         worker.man(|| {
             if deadline != clock::NEVER {
                 // SAFETY: it is new, and stays here until it has expired or is disarmed below.

@@ -54,11 +54,18 @@ pub(crate) trait Driver {
 pub(crate) struct Timed {
     /// What the driver knows its deadline by, while it is armed.
     pub(crate) key: Cell<u32>,
-    /// Called on the worker that armed it, when it has expired.
-    ///
-    /// # Safety
-    /// The address is that of the expired one, and this is called once each time it expires.
-    pub(crate) expire: unsafe fn(NonNull<Timed>, &Worker),
+    pub(crate) purpose: Purpose,
+}
+
+/// What is done when a deadline has come.
+#[derive(Clone, Copy)]
+pub(crate) enum Purpose {
+    /// It ends a wait: see [`expire_wait`](super::expire_wait).
+    Wait,
+    /// A timer fires: see [`timer::expire`](crate::timer::expire).
+    Timer,
+    /// Nothing: the worker's sleep is over.
+    Nothing,
 }
 
 impl Timed {
@@ -66,10 +73,10 @@ impl Timed {
     pub(crate) const UNARMED: u32 = u32::MAX;
 
     /// One that is not armed.
-    pub(crate) const fn new(expire: unsafe fn(NonNull<Timed>, &Worker)) -> Timed {
+    pub(crate) const fn new(purpose: Purpose) -> Timed {
         Timed {
             key: Cell::new(Timed::UNARMED),
-            expire,
+            purpose,
         }
     }
 

@@ -9,7 +9,7 @@
 
 use super::crew::Crew;
 use super::desk::Desk;
-use super::driver::{Driver, Timed};
+use super::driver::{Driver, Purpose, Timed};
 use super::group::Locals;
 use super::scheduled::{InTable, Making, Scheduled};
 use super::turn::{WaitEnd, Waiting};
@@ -391,8 +391,7 @@ impl EventLoop {
             return Err(refused_in_runtime());
         }
         let worker = &self.worker;
-        // Does nothing, but ends the sleep.
-        let turn = Timed::new(|_, _| {});
+        let turn = Timed::new(Purpose::Nothing);
         while self.process == sys::process() {
             self.thread().as_worker(NonNull::from(worker), || {
                 if worker.take_inbox() > 0 {

@@ -11,7 +11,14 @@ use std::cell::Cell;
 use std::ptr::{self, NonNull};
 
 /// How many cache lines of a fiber its turn needs.
-const LINES_OF_A_FIBER: usize = 3;
+pub(super) const LINES_OF_A_FIBER: usize = 3;
+
+/// How many of a stack are read right after a switch to it in any case: the registers, and the frame of who has switched. More would push
+/// those of others out, if there are a thousand who only take turns.
+const LINES_READ_FIRST: usize = 2;
+
+/// How many of the stack of one that was away are asked for: its callers will be returned to, and each return waits for its line.
+const LINES_OF_A_STACK: usize = 12;
 
 /// A queue of fibers.
 pub(super) struct Queue {
@@ -29,16 +36,16 @@ impl Queue {
         }
     }
 
-    /// Appends a fiber with this stamp.
+    /// Appends a fiber with this stamp: it has just run, or has waited.
     ///
     /// # Safety
     /// It has not ended, is in no queue or inbox, and belongs to this worker.
     #[inline]
-    pub(super) unsafe fn push(&self, fiber: NonNull<Scheduled>, stamp: u64) {
+    pub(super) unsafe fn push(&self, fiber: NonNull<Scheduled>, stamp: u64, has_waited: bool) {
         // SAFETY: a fiber that has not ended is alive.
         let pushed = unsafe { fiber.as_ref() };
         pushed.next.store(ptr::null_mut(), Relaxed);
-        pushed.station().set_stamp(stamp);
+        pushed.station().set_stamp(stamp, has_waited);
         match NonNull::new(self.last.replace(fiber.as_ptr())) {
             // SAFETY: it is in the queue, so it has not ended.
             Some(last) => unsafe { last.as_ref() }.next.store(fiber.as_ptr(), Relaxed),
@@ -66,12 +73,16 @@ impl Queue {
     /// next is on its way, which is found through the context of the one after that, and so on.
     #[inline]
     fn prefetch_next(&self) {
-        // SAFETY: what is in the queue has not ended, and has a context.
+        // SAFETY: what is in the queue has not ended, and has a context, which is live, and this thread's.
         unsafe {
             let Some(next) = self.first.get().as_ref() else {
                 return;
             };
-            (*next.context.get()).prefetch();
+            let lines = match next.station().was_away() {
+                true => LINES_OF_A_STACK,
+                false => LINES_READ_FIRST,
+            };
+            (*next.context.get()).prefetch(lines);
             let Some(second) = next.next.load(Relaxed).as_ref() else {
                 return;
             };

@@ -33,11 +33,15 @@ pub(crate) unsafe trait Member: Sized {
 /// and nobody else looks at its place.
 #[repr(C)]
 pub(crate) struct Station<T> {
-    /// Its stamp, a rising number of its worker's, times four; and its place. First, beside what else every turn needs.
+    /// Its stamp, a rising number of its worker's, times eight; whether it was away, times four; and its place. First, beside what else every
+    /// turn needs.
     mark: Cell<u64>,
     previous: Cell<Option<NonNull<T>>>,
     next: Cell<Option<NonNull<T>>>,
 }
+
+/// After so many stamps a member was away.
+const AWAY: u64 = 2048;
 
 /// Which list a member is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,17 +70,25 @@ impl<T> Station<T> {
     /// The stamp: of when it was spawned, or of when it was queued last.
     #[inline]
     pub(crate) fn stamp(&self) -> u64 {
-        self.mark.get() >> 2
+        self.mark.get() >> 3
     }
 
-    /// Stamps one that has started.
+    /// Stamps one that has started: it has just run, or has waited.
     #[inline]
-    pub(crate) fn set_stamp(&self, stamp: u64) {
-        self.mark.set(stamp << 2 | Place::Started as u64);
+    pub(crate) fn set_stamp(&self, stamp: u64, has_waited: bool) {
+        let was_away = has_waited && stamp.wrapping_sub(self.stamp()) > AWAY;
+        self.mark
+            .set(stamp << 3 | u64::from(was_away) << 2 | Place::Started as u64);
+    }
+
+    /// Whether it waited while so many others ran that nothing of it is left in the cache, as far as its last stamp tells.
+    #[inline]
+    pub(crate) fn was_away(&self) -> bool {
+        self.mark.get() & 4 != 0
     }
 
     fn set(&self, place: Place, stamp: u64) {
-        self.mark.set(stamp << 2 | place as u64);
+        self.mark.set(stamp << 3 | place as u64);
     }
 
     fn place(&self) -> Place {

@@ -18,8 +18,9 @@
 use super::completion::ResultOwner;
 use super::crew::Phase;
 use super::desk::Desk;
-use super::driver::Timed;
+use super::driver::{Purpose, Timed};
 use super::group::{Group, Left};
+use super::queue::LINES_OF_A_FIBER;
 use super::scheduled::Scheduled;
 use super::worker::{Pick, Worker};
 use crate::clock;
@@ -133,7 +134,7 @@ impl Worker {
             clock::NEVER
         };
         let new_deadline = || WaitDeadline {
-            timed: Timed::new(WaitDeadline::expire),
+            timed: Timed::new(Purpose::Wait),
             task: NonNull::from(&fiber.task),
             number,
         };
@@ -223,7 +224,7 @@ impl Worker {
             fiber.task.note_reason(WaitReason::Parked, self.now());
         }
         // SAFETY: it runs, so it is this worker's and in no queue.
-        unsafe { self.enqueue(NonNull::from(fiber)) };
+        unsafe { self.enqueue_again(NonNull::from(fiber)) };
         self.give_way(fiber);
     }
 
@@ -512,20 +513,31 @@ impl Worker {
     }
 }
 
-impl WaitDeadline {
-    /// # Safety
-    /// The address is that of the head of such a deadline, armed by `wait`.
-    unsafe fn expire(timed: NonNull<Timed>, _: &Worker) {
-        // SAFETY: by the contract; the frame that it is on is that of a fiber that waits, or that was claimed and has not run
-        // since, as it runs on the worker that runs this.
-        let deadline = unsafe { timed.cast::<WaitDeadline>().as_ref() };
-        // SAFETY: as above, so the fiber has not ended.
-        let task = unsafe { deadline.task.as_ref() };
-        if task.wait.claim(deadline.number, Outcome::TimedOut) {
-            // SAFETY: its wait was just claimed.
-            unsafe { task.wake() };
-        }
+/// Ends the wait whose deadline has come.
+///
+/// # Safety
+/// Its purpose is a wait's, and it was armed by this worker and has just expired.
+pub(crate) unsafe fn expire_wait(timed: NonNull<Timed>) {
+    // SAFETY: by the contract it is the head of such a deadline; the frame that it is on is that of a fiber that waits, or that was claimed
+    // and has not run since, as it runs on the worker that runs this.
+    let deadline = unsafe { timed.cast::<WaitDeadline>().as_ref() };
+    // SAFETY: as above, so the fiber has not ended.
+    let task = unsafe { deadline.task.as_ref() };
+    if task.wait.claim(deadline.number, Outcome::TimedOut) {
+        // SAFETY: its wait was just claimed.
+        unsafe { task.wake() };
     }
+}
+
+/// Asks for what [`expire_wait`] will need.
+///
+/// # Safety
+/// Its purpose is a wait's, and it is armed, by this worker.
+#[inline]
+pub(crate) unsafe fn prefetch_waiter(timed: NonNull<Timed>) {
+    // SAFETY: as in `expire_wait`.
+    let deadline = unsafe { timed.cast::<WaitDeadline>().as_ref() };
+    context::prefetch_lines(deadline.task.as_ptr(), LINES_OF_A_FIBER);
 }
 
 /// The first and last function on a scheduled fiber's stack.

@@ -363,14 +363,24 @@ impl Worker {
         self.now.get()
     }
 
-    /// Queues a fiber of this worker that can go on.
+    /// Queues a fiber of this worker that has waited and can go on.
     ///
     /// # Safety
     /// It is this worker's, has started and not ended, and is in no queue or inbox.
     #[inline]
     pub(super) unsafe fn enqueue(&self, fiber: NonNull<Scheduled>) {
         // SAFETY: by the caller's promise.
-        unsafe { self.ready.push(fiber, self.next_stamp()) };
+        unsafe { self.ready.push(fiber, self.next_stamp(), true) };
+    }
+
+    /// Queues a fiber of this worker that lets others run.
+    ///
+    /// # Safety
+    /// As for [`enqueue`](Worker::enqueue).
+    #[inline]
+    pub(super) unsafe fn enqueue_again(&self, fiber: NonNull<Scheduled>) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.ready.push(fiber, self.next_stamp(), false) };
     }
 
     /// Makes this an event loop of the calling thread, for good.

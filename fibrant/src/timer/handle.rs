@@ -243,9 +243,9 @@ fn retire(record: &'static Record, mut state: Guard<'static, State>, worker: &Wo
 /// The alarm of a timer has gone off.
 ///
 /// # Safety
-/// The address is that of the head of a record, whose alarm has expired.
-pub(super) unsafe fn expire(timed: NonNull<Timed>, worker: &Worker) {
-    // SAFETY: by the contract; records stay for ever.
+/// Its purpose is a timer's, and it was armed by this worker and has just expired.
+pub(crate) unsafe fn expire(timed: NonNull<Timed>, worker: &Worker) {
+    // SAFETY: by the contract it is the head of a record; records stay for ever.
     let record: &'static Record = unsafe { timed.cast::<Record>().as_ref() };
     let mut state = record.state.lock();
     let phase = worker.crew.phase();

@@ -27,6 +27,7 @@ mod records;
 mod wheel;
 
 pub use handle::Timer;
+pub(crate) use handle::expire;
 pub(crate) use records::{Records, TakenRecords};
 pub(crate) use wheel::{NONE, Wheel};
 

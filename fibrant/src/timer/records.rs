@@ -11,7 +11,7 @@
 
 use crate::context;
 use crate::primitives::without_waiting;
-use crate::scheduler::{Desk, Lock, Timed, Worker};
+use crate::scheduler::{Desk, Lock, Purpose, Timed, Worker};
 use crate::sys::PerProcess;
 use std::cell::{Cell, RefCell};
 use std::panic::Location;
@@ -75,7 +75,7 @@ unsafe impl Sync for Record {}
 impl Record {
     fn new() -> Record {
         Record {
-            timed: Timed::new(super::handle::expire),
+            timed: Timed::new(Purpose::Timer),
             state: Lock::new(State {
                 generation: 0,
                 start: 0,

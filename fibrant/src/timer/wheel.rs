@@ -228,6 +228,18 @@ impl<T: Copy> Wheel<T> {
         Some(target)
     }
 
+    /// What the alarm is for that will be taken after this many others, if it is due already.
+    #[inline]
+    pub(crate) fn due_after(&self, others: usize) -> Option<T> {
+        let mut key = self.slots[DUE].head;
+        for _ in 0..others {
+            if key != NONE {
+                key = self.next(key);
+            }
+        }
+        (key != NONE).then(|| self.alarms[key as usize].target)
+    }
+
     /// The earliest deadline of all armed alarms, exactly.
     pub(crate) fn next_deadline(&mut self) -> Option<u64> {
         // There may be due alarms that have not been taken, and even earlier ones may have been inserted since.

@@ -52,7 +52,12 @@ impl Rig {
             .borrow_mut()
             .advance(now, |number| assert!(self.is_armed(number)));
         loop {
-            let Some(number) = self.wheel.borrow_mut().take_due() else {
+            let mut wheel = self.wheel.borrow_mut();
+            let [first, second] = [0, 1].map(|others| wheel.due_after(others));
+            let taken = wheel.take_due();
+            assert_eq!((taken, wheel.due_after(0)), (first, second));
+            drop(wheel);
+            let Some(number) = taken else {
                 break;
             };
             self.keys.borrow_mut()[number] = NONE;
