@@ -18,7 +18,7 @@ use crate::clock;
 use crate::context;
 use crate::scheduler::{self, Desk, Driver, Purpose, Timed, Worker};
 use crate::sys::{self, syscall};
-use crate::timer::{self, Records, TakenRecords, Wheel};
+use crate::timer;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -64,8 +64,8 @@ static NO_PWAIT2: AtomicBool = AtomicBool::new(false);
 /// A worker's epoll and wheel.
 pub(crate) struct Reactor {
     epoll: OwnedFd,
-    wheel: RefCell<Wheel<NonNull<Timed>>>,
-    timers: TakenRecords,
+    /// Its deadlines, and what its timers need.
+    timers: timer::Kept,
     desk: &'static Desk,
     doubts: Doubts,
     /// When deadlines last expired.
@@ -96,8 +96,7 @@ impl Reactor {
         })?;
         Ok(Reactor {
             epoll,
-            wheel: RefCell::new(Wheel::new(clock::now())),
-            timers: Records::take_set(),
+            timers: timer::Kept::new(),
             desk,
             doubts: Doubts::new(),
             last_expired: Cell::new(0),
@@ -236,7 +235,12 @@ impl Reactor {
     /// When the next deadlines are to be expired. Of very many, several at once, at most [`SLACK`] late, or a little more: to wake for each
     /// takes longer than all that is done then.
     fn next_visit(&self) -> u64 {
-        let next = self.wheel.borrow_mut().next_visit().unwrap_or(clock::NEVER);
+        let next = self
+            .timers
+            .wheel
+            .borrow_mut()
+            .next_visit()
+            .unwrap_or(clock::NEVER);
         let alarms = self.alarms();
         if alarms < MANY_ALARMS {
             next
@@ -249,7 +253,7 @@ impl Reactor {
     /// Expires the deadlines that have come by then. Returns whether there were any.
     fn expire_until(&self, moment: u64, worker: &Worker) -> bool {
         // Most are in the frames of fibers that have not run for a while: what they will need is fetched before they do.
-        self.wheel.borrow_mut().advance(moment, |timed| {
+        self.timers.wheel.borrow_mut().advance(moment, |timed| {
             let lines = timed.as_ptr().cast::<[u8; 64]>();
             for line in LINES_AROUND {
                 context::prefetch(lines.wrapping_offset(line));
@@ -257,7 +261,7 @@ impl Reactor {
         });
         let mut found = false;
         loop {
-            let mut wheel = self.wheel.borrow_mut();
+            let mut wheel = self.timers.wheel.borrow_mut();
             if let Some(later) = wheel.due_after(DEADLINES_AHEAD) {
                 // SAFETY: what `arm` was given stays valid until it has expired or is disarmed, and this has not.
                 unsafe {
@@ -473,15 +477,13 @@ impl Driver for Reactor {
     }
 
     unsafe fn arm(&self, timed: NonNull<Timed>, deadline: u64) {
-        let key = self.wheel.borrow_mut().insert(timed, deadline);
-        // SAFETY: it is valid from now on, as the caller promises.
-        unsafe { timed.as_ref() }.key.set(key);
+        // SAFETY: by the caller's promise.
+        unsafe { self.timers.arm(timed, deadline) };
     }
 
     unsafe fn disarm(&self, timed: NonNull<Timed>) {
-        // SAFETY: it is armed, so it is valid, as the caller promises.
-        let key = unsafe { timed.as_ref() }.key.replace(Timed::UNARMED);
-        self.wheel.borrow_mut().remove(key);
+        // SAFETY: by the caller's promise.
+        unsafe { self.timers.disarm(timed) };
     }
 
     fn expire_all(&self, worker: &Worker) {
@@ -489,11 +491,11 @@ impl Driver for Reactor {
     }
 
     fn next_deadline(&self) -> Option<u64> {
-        self.wheel.borrow_mut().next_deadline()
+        self.timers.wheel.borrow_mut().next_deadline()
     }
 
     fn alarms(&self) -> usize {
-        self.wheel.borrow().len()
+        self.timers.wheel.borrow().len()
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -12,10 +12,11 @@
 //! One-shot timers are work that [`stop`](crate::runtime::Runtime::stop) waits for: begun when armed, ended when their fiber
 //! has been spawned, or when they were cancelled and their worker has taken them out. Repeating ones are not.
 
-use super::records::{Callback, Generation, Record, Records, State};
+use super::kept::Kept;
+use super::records::{Function, Generation, Held, Once, Record, Repeating, State};
 use crate::clock;
 use crate::primitives::without_waiting;
-use crate::scheduler::{Crew, Desk, Guard, Phase, Timed, Worker};
+use crate::scheduler::{Crew, Desk, Phase, Timed, Worker};
 use std::fmt;
 use std::panic::Location;
 use std::ptr::{self, NonNull};
@@ -45,43 +46,32 @@ pub struct Timer {
 
 impl Timer {
     #[track_caller]
-    pub(super) fn once(delay: Duration, f: Box<dyn FnOnce() + Send>) -> Timer {
-        Timer::arm(delay, Callback::Once(f), false)
+    pub(super) fn once(delay: Duration, f: impl FnOnce() + Send + 'static) -> Timer {
+        Timer::arm(delay, Box::new(Once(f)), false)
+    }
+
+    /// One that goes on while its function says so.
+    #[track_caller]
+    pub(super) fn repeating(period: Duration, f: impl FnMut() -> bool + Send + 'static) -> Timer {
+        Timer::arm(period, Box::new(Repeating(f)), true)
     }
 
     #[track_caller]
-    pub(super) fn repeating(period: Duration, mut f: Box<dyn FnMut() + Send>) -> Timer {
-        Timer::repeating_while(
-            period,
-            Box::new(move || {
-                f();
-                true
-            }),
-        )
-    }
-
-    #[track_caller]
-    pub(super) fn repeating_while(period: Duration, f: Box<dyn FnMut() -> bool + Send>) -> Timer {
-        Timer::arm(period, Callback::Repeating(f), true)
-    }
-
-    #[track_caller]
-    fn arm(length: Duration, callback: Callback, repeats: bool) -> Timer {
+    fn arm(length: Duration, function: Box<dyn Function>, repeats: bool) -> Timer {
         let Some(worker) = Worker::current() else {
             panic!("a timer was armed outside a runtime: call it from a fiber, or inside fibrant::run");
         };
         let start = clock::now();
-        let record = Records::of(worker).take();
-        let mut state = record.state.lock();
-        let generation = state.generation;
-        state.start = start;
-        state.length = clock::nanoseconds(length);
-        state.repeats = repeats;
-        state.callback = callback;
-        state.armed_at = Location::caller();
+        let record = Kept::of(worker).records().take();
         let home = worker.home();
-        state.desk = Some(home);
-        let due = state.due();
+        let state = record.lock();
+        state.start.set(start);
+        state.length.set(clock::nanoseconds(length));
+        state.repeats.set(repeats);
+        state.function.set(Some(function));
+        state.armed_at.set(Location::caller());
+        state.desk.set(Some(home));
+        let (generation, due) = (state.generation.get(), state.due());
         drop(state);
         if !ptr::eq(home, worker.desk) {
             send_home(record, home, Arc::clone(&worker.crew));
@@ -105,11 +95,17 @@ impl Timer {
     /// });
     /// ```
     pub fn cancel(&self) -> bool {
-        let Some(mut state) = self.state() else {
+        let Some(state) = self.state() else {
             return false;
         };
-        state.is_cancelled = true;
-        self.follow_up(state);
+        match Worker::current() {
+            // The same as below, for what is done most often.
+            Some(worker) if self.is_armed_by(worker, &state) => take_out(self.record, state, worker),
+            _ => {
+                state.is_cancelled.set(true);
+                self.follow_up(state);
+            }
+        }
         true
     }
 
@@ -126,10 +122,10 @@ impl Timer {
     /// ```
     pub fn refresh(&self) -> bool {
         let now = clock::now();
-        let Some(mut state) = self.state() else {
+        let Some(state) = self.state() else {
             return false;
         };
-        state.start = now;
+        state.start.set(now);
         self.follow_up(state);
         true
     }
@@ -147,34 +143,41 @@ impl Timer {
     /// ```
     pub fn reset(&self, length: Duration, from_now: bool) -> bool {
         let now = clock::now();
-        let Some(mut state) = self.state() else {
+        let Some(state) = self.state() else {
             return false;
         };
         if from_now {
-            state.start = now;
+            state.start.set(now);
         }
-        state.length = clock::nanoseconds(length);
+        state.length.set(clock::nanoseconds(length));
         self.follow_up(state);
         true
     }
 
     /// Its state, locked, unless it is over.
-    fn state(&self) -> Option<Guard<'static, State>> {
-        let state = self.record.state.lock();
-        (state.generation == self.generation && !state.is_cancelled).then_some(state)
+    #[inline]
+    fn state(&self) -> Option<Held> {
+        let state = self.record.lock();
+        (state.generation.get() == self.generation && !state.is_cancelled.get()).then_some(state)
+    }
+
+    /// Whether its alarm is in the wheel of this worker, which is that of the calling thread.
+    #[inline]
+    fn is_armed_by(&self, worker: &Worker, state: &State) -> bool {
+        state.desk.get().is_some_and(|desk| ptr::eq(worker.desk, desk)) && self.record.timed.is_armed()
     }
 
     /// Has the worker do what the state, which has changed, says: at once, if this is its thread.
-    fn follow_up(&self, state: Guard<'static, State>) {
-        let desk = state.desk.expect("it was armed on a worker");
+    fn follow_up(&self, state: Held) {
+        let desk = state.desk.get().expect("it was armed on a worker");
         match Worker::current() {
             Some(worker) if ptr::eq(worker.desk, desk) => follow(self.record, state, worker),
             _ => {
                 drop(state);
                 let Timer { record, generation } = *self;
                 desk.send(Box::new(move |worker| {
-                    let state = record.state.lock();
-                    if state.generation == generation {
+                    let state = record.lock();
+                    if state.generation.get() == generation {
                         follow(record, state, worker);
                     }
                 }));
@@ -184,19 +187,27 @@ impl Timer {
 }
 
 /// Sets the alarm as the state says, or takes the timer out. On its worker.
-fn follow(record: &'static Record, state: Guard<'static, State>, worker: &Worker) {
+fn follow(record: &'static Record, state: Held, worker: &Worker) {
     if !record.timed.is_armed() {
         return; // it fires right now, or is on its way to this worker: who has it looks at the state
     }
-    // SAFETY: it is armed, on this worker.
-    unsafe { worker.driver.disarm(record.timed()) };
-    if state.is_cancelled {
-        retire(record, state, worker);
-    } else {
-        let due = state.due();
-        drop(state);
-        set_alarm(record, worker, due);
+    if state.is_cancelled.get() {
+        return take_out(record, state, worker);
     }
+    // SAFETY: it is armed, on this worker.
+    unsafe { Kept::of(worker).disarm(record.timed()) };
+    let due = state.due();
+    drop(state);
+    set_alarm(record, worker, due);
+}
+
+/// Ends a timer whose alarm is in the wheel. On its worker.
+#[inline(always)]
+fn take_out(record: &'static Record, state: Held, worker: &Worker) {
+    let kept = Kept::of(worker);
+    // SAFETY: it is armed, on this worker.
+    unsafe { kept.disarm(record.timed()) };
+    retire(record, state, worker, kept);
 }
 
 /// Sends a timer that a guest has armed to the worker that it belongs to.
@@ -205,14 +216,15 @@ fn send_home(record: &'static Record, home: &'static Desk, crew: Arc<Crew>) {
     // Somebody is to be waited for at every moment: first the errand, then the timer.
     crew.note_begun_outside();
     home.send(Box::new(move |worker| {
-        let state = record.state.lock();
-        if !state.repeats {
+        let state = record.lock();
+        if !state.repeats.get() {
             worker.desk.note_begun(1);
         }
         let due = state.due();
         // It is another crew's desk if the timer was armed when its own was over.
-        if state.is_cancelled || worker.crew.phase() == Phase::Over || !Arc::ptr_eq(&crew, &worker.crew) {
-            retire(record, state, worker);
+        if state.is_cancelled.get() || worker.crew.phase() == Phase::Over || !Arc::ptr_eq(&crew, &worker.crew)
+        {
+            retire(record, state, worker, Kept::of(worker));
         } else {
             drop(state);
             set_alarm(record, worker, due);
@@ -224,20 +236,21 @@ fn send_home(record: &'static Record, home: &'static Desk, crew: Arc<Crew>) {
 /// Puts a timer into the wheel of its worker.
 fn set_alarm(record: &'static Record, worker: &Worker, due: u64) {
     // SAFETY: records stay in place for ever. It is not armed.
-    without_waiting(|| unsafe { worker.driver.arm(record.timed(), due) });
+    without_waiting(|| unsafe { Kept::of(worker).arm(record.timed(), due) });
 }
 
 /// Ends a timer, which is out of the wheel.
-fn retire(record: &'static Record, mut state: Guard<'static, State>, worker: &Worker) {
-    let repeats = state.repeats;
-    let callback = state.retire();
-    drop(state);
-    Records::of(worker).put(record);
+#[inline(always)]
+fn retire(record: &'static Record, state: Held, worker: &Worker, kept: &Kept) {
+    let repeats = state.repeats.get();
+    let function = state.function.take();
+    state.retire();
+    kept.records().put(record, state);
     if !repeats {
         worker.desk.note_ended();
     }
     // Last, as it may run anything.
-    drop(callback);
+    drop(function);
 }
 
 /// The alarm of a timer has gone off.
@@ -247,11 +260,12 @@ fn retire(record: &'static Record, mut state: Guard<'static, State>, worker: &Wo
 pub(crate) unsafe fn expire(timed: NonNull<Timed>, worker: &Worker) {
     // SAFETY: by the contract it is the head of a record; records stay for ever.
     let record: &'static Record = unsafe { timed.cast::<Record>().as_ref() };
-    let mut state = record.state.lock();
+    let state = record.lock();
     let phase = worker.crew.phase();
-    if state.is_cancelled || phase == Phase::Over || (state.repeats && phase != Phase::Open) {
+    let repeats = state.repeats.get();
+    if state.is_cancelled.get() || phase == Phase::Over || (repeats && phase != Phase::Open) {
         // In a runtime that is being stopped repeating timers end; in one that is over all do.
-        return retire(record, state, worker);
+        return retire(record, state, worker, Kept::of(worker));
     }
     let now = clock::now();
     let due = state.due();
@@ -259,43 +273,40 @@ pub(crate) unsafe fn expire(timed: NonNull<Timed>, worker: &Worker) {
         drop(state);
         return set_alarm(record, worker, due); // it was moved meanwhile
     }
-    let armed_at = state.armed_at;
-    match std::mem::replace(&mut state.callback, Callback::Gone) {
-        Callback::Once(f) => {
-            state.retire();
-            drop(state);
-            // The fiber begins before the timer ends: at every moment one of them is there to be waited for.
-            worker.spawn_detached(armed_at, f);
-            Records::of(worker).put(record);
-            worker.desk.note_ended();
-        }
-        repeating => {
-            // The next moment is one period later, or as many as it takes to be in the future.
-            let period = state.length.max(1);
-            let missed = (now - due) / period;
-            state.start = due.saturating_add(period.saturating_mul(missed));
-            let generation = state.generation;
-            let next = state.due();
-            drop(state);
-            set_alarm(record, worker, next);
-            // If it is gone, its last call goes on still.
-            if let Callback::Repeating(f) = repeating {
-                worker.spawn_detached(armed_at, move || call(Timer { record, generation }, f));
-            }
-        }
+    let armed_at = state.armed_at.get();
+    let function = state.function.take();
+    if !repeats {
+        state.retire();
+        Kept::of(worker).records().put(record, state);
+        // The fiber begins before the timer ends: at every moment one of them is there to be waited for.
+        let function = function.expect("it is called once, now");
+        worker.spawn_detached(armed_at, move || drop(function.call()));
+        worker.desk.note_ended();
+        return;
+    }
+    // The next moment is one period later, or as many as it takes to be in the future.
+    let period = state.length.get().max(1);
+    let missed = (now - due) / period;
+    state.start.set(due.saturating_add(period.saturating_mul(missed)));
+    let generation = state.generation.get();
+    let next = state.due();
+    drop(state);
+    set_alarm(record, worker, next);
+    // If it is gone, its last call goes on still.
+    if let Some(function) = function {
+        worker.spawn_detached(armed_at, move || call(Timer { record, generation }, function));
     }
 }
 
 /// One call of a repeating timer, as a fiber of its worker. If it panics its function is gone, and with it the timer.
-fn call(timer: Timer, mut f: Box<dyn FnMut() -> bool + Send>) {
-    let goes_on = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut f));
-    match goes_on {
-        Ok(true) => {
-            if let Some(mut state) = timer.state() {
-                state.callback = Callback::Repeating(f);
+fn call(timer: Timer, function: Box<dyn Function>) {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| function.call())) {
+        Ok(Some(function)) => {
+            if let Some(state) = timer.state() {
+                state.function.set(Some(function));
             }
         }
-        Ok(false) => drop(timer.cancel()),
+        Ok(None) => drop(timer.cancel()),
         Err(payload) => {
             timer.cancel();
             std::panic::resume_unwind(payload);

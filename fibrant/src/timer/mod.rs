@@ -19,17 +19,18 @@
 //! ```
 
 // Inside: `handle` is the timer itself and its states; `records` is where timers are kept; `wheel` is where deadlines are kept,
-// those of sleeps and timeouts, too. The module calls `scheduler` to spawn the fibers and to arm deadlines; `io` owns the wheels
-// and the records.
+// those of sleeps and timeouts, too; `kept` is a worker's share of both, which `io` owns. The module calls `scheduler` to spawn the
+// fibers.
 
 mod handle;
+mod kept;
 mod records;
 mod wheel;
 
 pub use handle::Timer;
 pub(crate) use handle::expire;
-pub(crate) use records::{Records, TakenRecords};
-pub(crate) use wheel::{NONE, Wheel};
+pub(crate) use kept::Kept;
+pub(crate) use wheel::NONE;
 
 use crate::clock;
 use crate::scheduler::Worker;
@@ -54,7 +55,7 @@ use std::time::{Duration, Instant};
 /// ```
 #[track_caller]
 pub fn after(delay: Duration, f: impl FnOnce() + Send + 'static) -> Timer {
-    Timer::once(delay, Box::new(f))
+    Timer::once(delay, f)
 }
 
 /// Runs `f` again and again, every `period`, as a fiber on this worker, until the timer is cancelled or the runtime is
@@ -81,12 +82,15 @@ pub fn after(delay: Duration, f: impl FnOnce() + Send + 'static) -> Timer {
 /// });
 /// ```
 #[track_caller]
-pub fn every(period: Duration, f: impl FnMut() + Send + 'static) -> Timer {
+pub fn every(period: Duration, mut f: impl FnMut() + Send + 'static) -> Timer {
     assert!(
         !period.is_zero(),
         "a timer cannot repeat every 0 ns: give it a period"
     );
-    Timer::repeating(period, Box::new(f))
+    Timer::repeating(period, move || {
+        f();
+        true
+    })
 }
 
 /// Like [`after`], if `condition` is still alive then: it is upgraded before `f` is called and held until it returns.
@@ -148,16 +152,13 @@ where
         !period.is_zero(),
         "a timer cannot repeat every 0 ns: give it a period"
     );
-    Timer::repeating_while(
-        period,
-        Box::new(move || {
-            let alive = condition.upgrade();
-            if alive.is_some() {
-                f();
-            }
-            alive.is_some()
-        }),
-    )
+    Timer::repeating(period, move || {
+        let alive = condition.upgrade();
+        if alive.is_some() {
+            f();
+        }
+        alive.is_some()
+    })
 }
 
 /// When the next deadline of this worker comes: that of a timer, or of a sleep or other wait. `None` if there is none, and

@@ -7,85 +7,134 @@
 //!
 //! Each worker has a set of those that are free, which it alone uses; the set of a worker that ends goes to the next one that
 //! begins. It is a pile of addresses, not a list through the records themselves: those have most often left the cache, and are
-//! asked for a few timers before they are needed. [`handle`](super::handle) is the only caller; the I/O driver holds the set for it.
+//! asked for a few timers before they are needed. [`handle`](super::handle) is the only caller; [`kept`](super::kept) holds the set for it.
 
 use crate::context;
 use crate::primitives::without_waiting;
-use crate::scheduler::{Desk, Lock, Purpose, Timed, Worker};
+use crate::scheduler::{Desk, Guard, Lock, Purpose, Timed};
 use crate::sys::PerProcess;
 use std::cell::{Cell, RefCell};
+use std::ops::Deref;
 use std::panic::Location;
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How many timers a record had before.
-pub(super) type Generation = u64;
+/// How many timers a record had before. One that has had [`LAST`] is not used again.
+pub(super) type Generation = u32;
 
-/// What the handle, the wheel and a running call share: two lines of the cache that come together, as whoever asks for the first
-/// has to wait for it.
-#[repr(C, align(128))]
+/// The last generation of a record.
+const LAST: Generation = Generation::MAX;
+
+/// What the handle, the wheel and a running call share: one line of the cache, as to bring a million of them there is most of what it takes
+/// to cancel a million timers.
+#[repr(C, align(64))]
 pub(super) struct Record {
     /// What the wheel knows it by. First, so that its address is this one's. The worker's.
     pub(super) timed: Timed,
-    pub(super) state: Lock<State>,
+    state: State,
 }
 
-/// What is to become of a timer.
+const _: () = assert!(size_of::<Record>() == 64);
+
+/// What is to become of a timer. All of it belongs to who has the lock, which is among it as there is room for it here only.
 pub(super) struct State {
-    pub(super) generation: Generation,
-    /// The moment from which it is counted, and for how long.
-    pub(super) start: u64,
-    pub(super) length: u64,
-    pub(super) callback: Callback,
-    /// The worker that it belongs to; none before the record's first use.
-    pub(super) desk: Option<&'static Desk>,
-    pub(super) armed_at: &'static Location<'static>,
-    pub(super) repeats: bool,
+    lock: Lock<()>,
+    pub(super) repeats: Cell<bool>,
     /// It will not fire, and its worker will retire it.
-    pub(super) is_cancelled: bool,
+    pub(super) is_cancelled: Cell<bool>,
+    pub(super) generation: Cell<Generation>,
+    /// The moment from which it is counted, and for how long.
+    pub(super) start: Cell<u64>,
+    pub(super) length: Cell<u64>,
+    /// What it runs; none while that is called.
+    pub(super) function: Cell<Option<Box<dyn Function>>>,
+    /// The worker that it belongs to; none before the record's first use.
+    pub(super) desk: Cell<Option<&'static Desk>>,
+    pub(super) armed_at: Cell<&'static Location<'static>>,
+}
+
+/// The state of a timer, locked while this lives.
+pub(super) struct Held {
+    state: &'static State,
+    _guard: Guard<'static, ()>,
 }
 
 /// What a timer runs.
-pub(super) enum Callback {
-    Once(Box<dyn FnOnce() + Send>),
-    /// Returns whether it is to be called again.
-    Repeating(Box<dyn FnMut() -> bool + Send>),
-    /// It is being called, or there is none.
-    Gone,
+pub(super) trait Function: Send {
+    /// Calls it. Returns it if it is to be called again.
+    fn call(self: Box<Self>) -> Option<Box<dyn Function>>;
+}
+
+/// One that is called once.
+pub(super) struct Once<F>(pub(super) F);
+
+/// One that is called again while it returns true.
+pub(super) struct Repeating<F>(pub(super) F);
+
+impl<F: FnOnce() + Send> Function for Once<F> {
+    fn call(self: Box<Self>) -> Option<Box<dyn Function>> {
+        (self.0)();
+        None
+    }
+}
+
+impl<F: FnMut() -> bool + Send + 'static> Function for Repeating<F> {
+    fn call(mut self: Box<Self>) -> Option<Box<dyn Function>> {
+        (self.0)().then_some(self as Box<dyn Function>)
+    }
+}
+
+impl Deref for Held {
+    type Target = State;
+
+    #[inline]
+    fn deref(&self) -> &State {
+        self.state
+    }
 }
 
 impl State {
     /// When it is to fire.
     pub(super) fn due(&self) -> u64 {
-        self.start.saturating_add(self.length)
+        self.start.get().saturating_add(self.length.get())
     }
 
     /// The timer is over: the record is ready for another.
-    pub(super) fn retire(&mut self) -> Callback {
-        self.generation += 1;
-        self.is_cancelled = false;
-        std::mem::replace(&mut self.callback, Callback::Gone)
+    #[inline]
+    pub(super) fn retire(&self) {
+        self.generation.set(self.generation.get() + 1);
+        self.is_cancelled.set(false);
     }
 }
 
-// SAFETY: `timed` is touched by the worker whose record it is, or before it is anybody's; workers pass records on under a lock. The rest
-// is behind one, and may be sent: a callback is, and the others are plain values.
+// SAFETY: `timed` is touched by the worker whose record it is, or before it is anybody's; workers pass records on under a lock. The state
+// is reached through `lock` alone, one thread after the other, and may be sent: a function is, and the others are plain values.
 unsafe impl Sync for Record {}
 
 impl Record {
     fn new() -> Record {
         Record {
             timed: Timed::new(Purpose::Timer),
-            state: Lock::new(State {
-                generation: 0,
-                start: 0,
-                length: 0,
-                callback: Callback::Gone,
-                desk: None,
-                armed_at: Location::caller(),
-                repeats: false,
-                is_cancelled: false,
-            }),
+            state: State {
+                lock: Lock::new(()),
+                repeats: Cell::new(false),
+                is_cancelled: Cell::new(false),
+                generation: Cell::new(0),
+                start: Cell::new(0),
+                length: Cell::new(0),
+                function: Cell::new(None),
+                desk: Cell::new(None),
+                armed_at: Cell::new(Location::caller()),
+            },
+        }
+    }
+
+    /// Locks its state. Nothing may wait meanwhile.
+    #[inline]
+    pub(super) fn lock(&'static self) -> Held {
+        Held {
+            state: &self.state,
+            _guard: self.state.lock.lock(),
         }
     }
 
@@ -113,9 +162,8 @@ pub(crate) struct TakenRecords(&'static Records);
 const FEW: usize = 16;
 const MANY: usize = 1024;
 
-/// How many timers before it is needed a record is asked for, and how many lines of the cache it has.
+/// How many timers before it is needed a record is asked for.
 const AHEAD: usize = 4;
-const LINES: usize = size_of::<Record>() / 64;
 
 /// The sets of workers that have ended.
 static SPARE: PerProcess<Mutex<Vec<&'static Records>>> = PerProcess::new(Mutex::default);
@@ -136,19 +184,9 @@ impl Records {
         }))
     }
 
-    /// That of a worker.
-    #[inline]
-    pub(super) fn of(worker: &Worker) -> &'static Records {
-        let taken = worker.driver.timers();
-        debug_assert!(taken.is::<TakenRecords>());
-        // SAFETY: the only driver there is keeps these, and stays with its worker. To ask for the type would take a tenth of the time that it
-        // takes to cancel a timer.
-        unsafe { &*ptr::from_ref(taken).cast::<TakenRecords>() }.0
-    }
-
     /// A record for a timer.
     #[inline]
-    pub(super) fn take(&'static self) -> &'static Record {
+    pub(super) fn take(&self) -> &'static Record {
         without_waiting(|| {
             let mut free = self.free.borrow_mut();
             if free.is_empty() {
@@ -156,16 +194,19 @@ impl Records {
             }
             let record = free.pop().expect("some were made");
             if let Some(later) = free.len().checked_sub(AHEAD) {
-                context::prefetch_lines(ptr::from_ref(free[later]), LINES);
+                context::prefetch(ptr::from_ref(free[later]));
             }
             record
         })
     }
 
-    /// Takes one back whose timer is over.
+    /// Takes one back whose timer is over, unless it has come to its last generation: then a handle would not know its timer from another.
+    /// Whoever has its state locked does not wait here.
     #[inline]
-    pub(super) fn put(&self, record: &'static Record) {
-        without_waiting(|| self.free.borrow_mut().push(record));
+    pub(super) fn put(&self, record: &'static Record, state: Held) {
+        if state.generation.get() != LAST {
+            self.free.borrow_mut().push(record);
+        }
     }
 
     /// Makes some records. They will be taken in the order in which they lie.
@@ -179,8 +220,36 @@ impl Records {
     }
 }
 
+impl TakenRecords {
+    #[inline]
+    pub(super) fn get(&self) -> &'static Records {
+        self.0
+    }
+}
+
 impl Drop for TakenRecords {
     fn drop(&mut self) {
         spare().push(self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_used_again_but_not_for_ever() {
+        let set = Records::take_set();
+        let record = set.0.take();
+        let free = || set.0.free.borrow().len();
+        let before = free();
+        record.lock().retire();
+        set.0.put(record, record.lock());
+        assert_eq!(free(), before + 1);
+        assert!(ptr::eq(set.0.take(), record));
+        record.lock().generation.set(LAST - 1);
+        record.lock().retire();
+        set.0.put(record, record.lock());
+        assert_eq!(free(), before);
     }
 }

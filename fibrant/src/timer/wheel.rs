@@ -404,7 +404,7 @@ impl<T: Copy> Wheel<T> {
     }
 
     /// Takes an alarm out of the list that it is in.
-    #[inline]
+    #[inline(always)]
     fn unlink(&mut self, key: Key) {
         let alarm = &self.alarms[key as usize];
         let (index, previous, next) = (alarm.slot as usize, alarm.previous, alarm.next);
