@@ -111,7 +111,8 @@ fn timers_are_armed_and_cancelled_while_others_allocate() {
     const TIMERS: usize = 100;
     let watchdog = Watchdog::new();
     let _busy = Busy::new();
-    for workers in [1, 2] {
+    // Several times: whether an allocation has to wait is a matter of luck.
+    for workers in [1, 2].repeat(8) {
         let runtime = Builder::new().workers(workers).build().unwrap();
         watchdog.show(&runtime);
         let fired = Arc::new(AtomicUsize::new(0));
