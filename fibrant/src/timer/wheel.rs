@@ -326,15 +326,7 @@ impl<T: Copy> Wheel<T> {
                 if bound <= now {
                     self.sort(index);
                 }
-                loop {
-                    let key = self.slots[index].head;
-                    if key == NONE || self.deadline(key) > now {
-                        break;
-                    }
-                    self.unlink(key);
-                    self.link(key, DUE);
-                    found(self.alarms[key as usize].target);
-                }
+                self.make_due(index, now, &mut found);
                 if start == target {
                     break; // What is left is of this tick, but later than `now`.
                 }
@@ -354,6 +346,53 @@ impl<T: Copy> Wheel<T> {
         }
         // No slot is left that begins before, so every alarm stays where it belongs.
         self.reached = target;
+    }
+
+    /// Moves the alarms of a slot with a deadline up to `now` behind those that are due. If there are any, the whole slot is sorted.
+    fn make_due(&mut self, index: usize, now: u64, found: &mut impl FnMut(T)) {
+        let head = self.slots[index].head;
+        let (mut last, mut next) = (NONE, head);
+        while next != NONE && self.deadline(next) <= now {
+            last = next;
+            let alarm = &mut self.alarms[last as usize];
+            alarm.slot = DUE as u16;
+            next = alarm.next;
+            found(alarm.target);
+        }
+        if last == NONE {
+            return;
+        }
+        debug_assert!(self.slots[index].sorted == self.slots[index].tail);
+        if next == NONE {
+            self.slots[index] = Slot::EMPTY;
+            self.vacate(index);
+        } else {
+            self.set_next(last, NONE);
+            self.set_previous(next, NONE);
+            self.slots[index].head = next;
+        }
+        let due = &self.slots[DUE];
+        let (earlier, first) = (due.tail, self.deadline(head));
+        if earlier == NONE {
+            self.occupied[DUE / WIDTH] |= 1 << (DUE % WIDTH);
+            self.slots[DUE] = Slot {
+                head,
+                tail: last,
+                sorted: last,
+                rest: u64::MAX,
+            };
+            return;
+        }
+        let extends = due.sorted == earlier && first >= self.deadline(earlier);
+        self.set_next(earlier, head);
+        self.set_previous(head, earlier);
+        let due = &mut self.slots[DUE];
+        due.tail = last;
+        if extends {
+            due.sorted = last;
+        } else {
+            due.rest = due.rest.min(first);
+        }
     }
 
     /// Puts an alarm, which is in no list, into that of a slot.
