@@ -9,6 +9,7 @@ use std::sync::{Arc, Barrier};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+use bench::bare;
 use bench::blocking::List;
 use bench::cases::{Bench, Case};
 use bench::families::{Crossbeam, StdBounded, StdUnbounded, of_parking_lot, of_std};
@@ -184,6 +185,10 @@ impl Peer for Threads {
             move |pong| token.play(false, n, thread::park, || pong.unpark()),
             move |ping| same.play(true, n, thread::park, || ping.unpark()),
         ))
+    }
+
+    fn timers(&self, n: usize) -> Outcome<(Duration, Duration)> {
+        Ok(bare::timers(n, micro::timer))
     }
 
     fn eventfd(&self, place: Place, n: usize) -> Outcome<Duration> {

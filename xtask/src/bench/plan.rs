@@ -266,9 +266,9 @@ const MICRO: &[Micro] = &[
             "timer_insert",
             Section::Waiting,
             "arm a timer",
-            "A million timers, from ten seconds to a thousand ahead; for each.",
-            "fibrant light tokio_mt go",
-            "fibrant light tokio_mt",
+            "A million timers, from ten seconds to a thousand ahead; for each. The least it takes is to ask for the time.",
+            "fibrant light tokio_mt go least",
+            "fibrant light tokio_mt least",
         )
     },
     Micro {
@@ -279,9 +279,9 @@ const MICRO: &[Micro] = &[
             "timer_cancel",
             Section::Waiting,
             "cancel a timer",
-            "The same timers are cancelled before their time; for each.",
-            "fibrant light tokio_mt go",
-            "fibrant light tokio_mt",
+            "The same timers are cancelled before their time; for each. The least it takes is to lock a record and to take a deadline out of a list.",
+            "fibrant light tokio_mt go least",
+            "fibrant light tokio_mt least",
         )
     },
     Micro {

@@ -104,7 +104,7 @@ impl Supply {
 fn program(label: &str) -> &str {
     match label {
         "light" => "fibrant",
-        "eventfd" | "eventfd_epoll" => "std_thread",
+        "eventfd" | "eventfd_epoll" | "least" => "std_thread",
         other => other,
     }
 }

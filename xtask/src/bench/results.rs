@@ -418,6 +418,7 @@ pub fn shown_label(label: &str) -> &str {
         "epoll" => "bare epoll",
         "eventfd" => "threads, bare eventfd",
         "eventfd_epoll" => "threads, eventfd by epoll",
+        "least" => "the least it takes",
         "go" => "Go",
         "coroutines" => "fibrant's libco",
         "boost_jump" => "Boost, bare jump",
