@@ -268,7 +268,7 @@ const MICRO: &[Micro] = &[
             "arm a timer",
             "A million timers, from ten seconds to a thousand ahead; for each. The least it takes is to ask for the time.",
             "fibrant light tokio_mt go least",
-            "fibrant light tokio_mt least",
+            "fibrant light tokio_mt",
         )
     },
     Micro {
@@ -281,7 +281,7 @@ const MICRO: &[Micro] = &[
             "cancel a timer",
             "The same timers are cancelled before their time; for each. The least it takes is to lock a record and to take a deadline out of a list.",
             "fibrant light tokio_mt go least",
-            "fibrant light tokio_mt least",
+            "fibrant light tokio_mt",
         )
     },
     Micro {
