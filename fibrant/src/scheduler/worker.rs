@@ -76,6 +76,8 @@ pub(crate) struct Worker {
     pub(super) ready_calls: Cell<u32>,
     /// What it sleeps in.
     pub(crate) driver: Box<dyn Driver>,
+    /// What the driver keeps for timers: see [`Driver::timers`].
+    pub(crate) timers: NonNull<()>,
     /// The state of the thread that drives it, while one does.
     thread: Cell<*const Thread>,
     /// Where its own code, on the thread's own stack, goes on: live while a fiber runs.
@@ -157,6 +159,7 @@ impl Worker {
             index,
             is_event_loop: false,
             ready_calls: Cell::new(0),
+            timers: NonNull::from(driver.timers()).cast(),
             driver,
             thread: Cell::new(ptr::null()),
             context: Context::spent(),

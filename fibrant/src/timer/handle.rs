@@ -62,13 +62,11 @@ impl Timer {
             panic!("a timer was armed outside a runtime: call it from a fiber, or inside fibrant::run");
         };
         let start = clock::now();
-        let record = Kept::of(worker).records().take();
         let home = worker.home();
-        let state = record.lock();
+        let (record, state) = Kept::of(worker).records().take(function);
         state.start.set(start);
         state.length.set(clock::nanoseconds(length));
         state.repeats.set(repeats);
-        state.function.set(Some(function));
         state.armed_at.set(Location::caller());
         state.desk.set(Some(home));
         let (generation, due) = (state.generation.get(), state.due());
@@ -243,9 +241,7 @@ fn set_alarm(record: &'static Record, worker: &Worker, due: u64) {
 #[inline(always)]
 fn retire(record: &'static Record, state: Held, worker: &Worker, kept: &Kept) {
     let repeats = state.repeats.get();
-    let function = state.function.take();
-    state.retire();
-    kept.records().put(record, state);
+    let function = kept.records().put(record, state);
     if !repeats {
         worker.desk.note_ended();
     }
@@ -274,10 +270,8 @@ pub(crate) unsafe fn expire(timed: NonNull<Timed>, worker: &Worker) {
         return set_alarm(record, worker, due); // it was moved meanwhile
     }
     let armed_at = state.armed_at.get();
-    let function = state.function.take();
     if !repeats {
-        state.retire();
-        Kept::of(worker).records().put(record, state);
+        let function = Kept::of(worker).records().put(record, state);
         // The fiber begins before the timer ends: at every moment one of them is there to be waited for.
         let function = function.expect("it is called once, now");
         worker.spawn_detached(armed_at, move || drop(function.call()));
@@ -289,7 +283,7 @@ pub(crate) unsafe fn expire(timed: NonNull<Timed>, worker: &Worker) {
     let missed = (now - due) / period;
     state.start.set(due.saturating_add(period.saturating_mul(missed)));
     let generation = state.generation.get();
-    let next = state.due();
+    let (next, function) = (state.due(), state.content.take_function());
     drop(state);
     set_alarm(record, worker, next);
     // If it is gone, its last call goes on still.
@@ -303,7 +297,7 @@ fn call(timer: Timer, function: Box<dyn Function>) {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| function.call())) {
         Ok(Some(function)) => {
             if let Some(state) = timer.state() {
-                state.function.set(Some(function));
+                state.content.put_function(function);
             }
         }
         Ok(None) => drop(timer.cancel()),

@@ -8,7 +8,7 @@ use super::wheel::Wheel;
 use crate::clock;
 use crate::scheduler::{Timed, Worker};
 use std::cell::RefCell;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
 /// The wheel and the records of one worker.
 pub(crate) struct Kept {
@@ -28,11 +28,10 @@ impl Kept {
     /// That of a worker.
     #[inline]
     pub(super) fn of(worker: &Worker) -> &Kept {
-        let kept = worker.driver.timers();
-        debug_assert!(kept.is::<Kept>());
-        // SAFETY: the only driver there is gives this, and stays with its worker. To ask for the type would take a tenth of the time that it
-        // takes to cancel a timer.
-        unsafe { &*ptr::from_ref(kept).cast::<Kept>() }
+        debug_assert!(worker.driver.timers().is::<Kept>());
+        // SAFETY: the only driver there is gives this, and stays with its worker, in its place. To ask for it, and for its type, would take a
+        // fifth of the time that it takes to cancel a timer.
+        unsafe { worker.timers.cast::<Kept>().as_ref() }
     }
 
     /// The free records.

@@ -6,14 +6,17 @@
 //! another's by now. A process keeps as many records as it ever had timers at once.
 //!
 //! Each worker has a set of those that are free, which it alone uses; the set of a worker that ends goes to the next one that
-//! begins. It is a pile of addresses, not a list through the records themselves: those have most often left the cache, and are
-//! asked for a few timers before they are needed. [`handle`](super::handle) is the only caller; [`kept`](super::kept) holds the set for it.
+//! begins. They are a list through the records themselves: one whose timer has just ended is in the cache, and when one is taken, the
+//! next is asked for. [`handle`](super::handle) is the only caller; [`kept`](super::kept) holds the set for it; new ones are made in
+//! [`room`](super::room) for many.
 
+use super::room;
 use crate::context;
 use crate::primitives::without_waiting;
 use crate::scheduler::{Desk, Guard, Lock, Purpose, Timed};
 use crate::sys::PerProcess;
 use std::cell::{Cell, RefCell};
+use std::mem::{self, MaybeUninit};
 use std::ops::Deref;
 use std::panic::Location;
 use std::ptr::{self, NonNull};
@@ -46,11 +49,49 @@ pub(super) struct State {
     /// The moment from which it is counted, and for how long.
     pub(super) start: Cell<u64>,
     pub(super) length: Cell<u64>,
-    /// What it runs; none while that is called.
-    pub(super) function: Cell<Option<Box<dyn Function>>>,
+    pub(super) content: Content,
     /// The worker that it belongs to; none before the record's first use.
     pub(super) desk: Cell<Option<&'static Desk>>,
     pub(super) armed_at: Cell<&'static Location<'static>>,
+}
+
+/// What a record holds.
+pub(super) struct Content(Cell<Holding>);
+
+enum Holding {
+    /// What the timer runs.
+    Function(Box<dyn Function>),
+    /// Nothing, while that is called; in a record that is free, the next one that is.
+    Next(Option<&'static Record>),
+}
+
+impl Content {
+    /// Takes the function out, if it is there.
+    #[inline]
+    pub(super) fn take_function(&self) -> Option<Box<dyn Function>> {
+        match self.0.replace(Holding::Next(None)) {
+            Holding::Function(function) => Some(function),
+            Holding::Next(_) => None,
+        }
+    }
+
+    /// Puts the function in. Returns the next free record, if this one is free and there is one.
+    #[inline]
+    pub(super) fn put_function(&self, function: Box<dyn Function>) -> Option<&'static Record> {
+        match self.0.replace(Holding::Function(function)) {
+            Holding::Next(next) => next,
+            Holding::Function(_) => unreachable!("it has been taken out"),
+        }
+    }
+
+    /// The record is free, and this is the next one that is. Returns the function, if it is there still.
+    #[inline]
+    fn put_next(&self, next: Option<&'static Record>) -> Option<Box<dyn Function>> {
+        match self.0.replace(Holding::Next(next)) {
+            Holding::Function(function) => Some(function),
+            Holding::Next(_) => None,
+        }
+    }
 }
 
 /// The state of a timer, locked while this lives.
@@ -98,13 +139,6 @@ impl State {
     pub(super) fn due(&self) -> u64 {
         self.start.get().saturating_add(self.length.get())
     }
-
-    /// The timer is over: the record is ready for another.
-    #[inline]
-    pub(super) fn retire(&self) {
-        self.generation.set(self.generation.get() + 1);
-        self.is_cancelled.set(false);
-    }
 }
 
 // SAFETY: `timed` is touched by the worker whose record it is, or before it is anybody's; workers pass records on under a lock. The state
@@ -122,7 +156,7 @@ impl Record {
                 generation: Cell::new(0),
                 start: Cell::new(0),
                 length: Cell::new(0),
-                function: Cell::new(None),
+                content: Content(Cell::new(Holding::Next(None))),
                 desk: Cell::new(None),
                 armed_at: Cell::new(Location::caller()),
             },
@@ -146,24 +180,20 @@ impl Record {
 
 /// The records of a worker.
 pub(crate) struct Records {
-    /// Those that are free: the last one was used last.
-    free: RefCell<Vec<&'static Record>>,
-    /// How many to make when there is none left.
-    more: Cell<usize>,
+    /// The one that was used last of those that are free.
+    free: Cell<Option<&'static Record>>,
+    /// Room for others, and whether it is the first.
+    room: RefCell<&'static mut [MaybeUninit<Record>]>,
+    is_first: Cell<bool>,
 }
 
 // SAFETY: the worker whose set it is uses it, and before and after that nobody; workers pass sets on under a lock.
 unsafe impl Sync for Records {}
+// SAFETY: as above.
+unsafe impl Send for Records {}
 
 /// A worker's hold on its set, for as long as it works.
 pub(crate) struct TakenRecords(&'static Records);
-
-/// The fewest and the most records that are made at once.
-const FEW: usize = 16;
-const MANY: usize = 1024;
-
-/// How many timers before it is needed a record is asked for.
-const AHEAD: usize = 4;
 
 /// The sets of workers that have ended.
 static SPARE: PerProcess<Mutex<Vec<&'static Records>>> = PerProcess::new(Mutex::default);
@@ -178,45 +208,57 @@ impl Records {
         let set = spare().pop();
         TakenRecords(set.unwrap_or_else(|| {
             Box::leak(Box::new(Records {
-                free: RefCell::default(),
-                more: Cell::new(FEW),
+                free: Cell::new(None),
+                room: RefCell::default(),
+                is_first: Cell::new(true),
             }))
         }))
     }
 
-    /// A record for a timer.
+    /// A record for a timer that runs this function, and its state.
     #[inline]
-    pub(super) fn take(&self) -> &'static Record {
-        without_waiting(|| {
-            let mut free = self.free.borrow_mut();
-            if free.is_empty() {
-                self.make(&mut free);
-            }
-            let record = free.pop().expect("some were made");
-            if let Some(later) = free.len().checked_sub(AHEAD) {
-                context::prefetch(ptr::from_ref(free[later]));
-            }
-            record
-        })
-    }
-
-    /// Takes one back whose timer is over, unless it has come to its last generation: then a handle would not know its timer from another.
-    /// Whoever has its state locked does not wait here.
-    #[inline]
-    pub(super) fn put(&self, record: &'static Record, state: Held) {
-        if state.generation.get() != LAST {
-            self.free.borrow_mut().push(record);
+    pub(super) fn take(&self, function: Box<dyn Function>) -> (&'static Record, Held) {
+        let record = match self.free.get() {
+            Some(record) => record,
+            None => self.make(),
+        };
+        let state = record.lock();
+        let next = state.content.put_function(function);
+        if let Some(next) = next {
+            context::prefetch(ptr::from_ref(next));
         }
+        self.free.set(next);
+        (record, state)
     }
 
-    /// Makes some records. They will be taken in the order in which they lie.
+    /// Takes one back whose timer is over; returns the function, if it is there still. One that has come to its last generation is not used
+    /// again: a handle would not know its timer from another.
+    #[inline]
+    pub(super) fn put(&self, record: &'static Record, state: Held) -> Option<Box<dyn Function>> {
+        state.generation.set(state.generation.get() + 1);
+        state.is_cancelled.set(false);
+        if state.generation.get() == LAST {
+            return state.content.take_function();
+        }
+        state.content.put_next(self.free.replace(Some(record)))
+    }
+
+    /// A new record, which is the only one that is free.
     #[cold]
-    fn make(&self, free: &mut Vec<&'static Record>) {
-        let count = self.more.get();
-        self.more.set(MANY.min(2 * count));
-        let records: Box<[Record]> = std::iter::repeat_with(Record::new).take(count).collect();
-        let records: &'static [Record] = Box::leak(records);
-        free.extend(records.iter().rev());
+    fn make(&self) -> &'static Record {
+        without_waiting(|| {
+            let mut room = self.room.borrow_mut();
+            if room.is_empty() {
+                *room = room::row();
+                // Whoever needs a second row has filled the first.
+                if !self.is_first.replace(false) {
+                    room::prefer_huge_pages(room.as_mut_ptr(), room.len());
+                }
+            }
+            let (place, rest) = mem::take(&mut *room).split_first_mut().expect("some were made");
+            *room = rest;
+            place.write(Record::new())
+        })
     }
 }
 
@@ -237,19 +279,22 @@ impl Drop for TakenRecords {
 mod tests {
     use super::*;
 
+    fn end(set: &TakenRecords, record: &'static Record) {
+        assert!(set.0.put(record, record.lock()).is_some());
+    }
+
     #[test]
     fn records_are_used_again_but_not_for_ever() {
         let set = Records::take_set();
-        let record = set.0.take();
-        let free = || set.0.free.borrow().len();
-        let before = free();
-        record.lock().retire();
-        set.0.put(record, record.lock());
-        assert_eq!(free(), before + 1);
-        assert!(ptr::eq(set.0.take(), record));
-        record.lock().generation.set(LAST - 1);
-        record.lock().retire();
-        set.0.put(record, record.lock());
-        assert_eq!(free(), before);
+        let take = || set.0.take(Box::new(Once(|| ()))).0;
+        let [first, second] = [take(), take()];
+        assert!(!ptr::eq(first, second));
+        end(&set, first);
+        end(&set, second);
+        assert!(ptr::eq(take(), second));
+        assert!(ptr::eq(take(), first));
+        first.lock().generation.set(LAST - 1);
+        end(&set, first);
+        assert!(!ptr::eq(take(), first));
     }
 }

@@ -51,6 +51,9 @@
 //! in any order, keep the whole list sorted. Only if the run's first is later than `rest` must the rest be looked
 //! at: a short rest gives its earliest alarm to the run, a long one is sorted into it once.
 
+use super::room;
+use crate::context;
+
 /// Binary digits of the nanoseconds within a tick.
 const TICK_BITS: u32 = 16;
 /// Binary digits of a tick's number that choose the slot of one level.
@@ -63,12 +66,12 @@ const LEVELS: usize = 8;
 const DUE: usize = LEVELS * WIDTH;
 /// How much of a slot's rest is looked at for its earliest alarm before it is sorted instead.
 const LOOK: usize = 64;
-/// The most pieces a list is in while it is sorted. Piece n is made of 2^n runs, and there are fewer than 2^32 alarms.
-const PIECES: usize = 32;
 /// How many alarms are very many: to spread so many takes tens of microseconds.
 const CROWD: usize = 1 << 12;
-/// Room for so many alarms is kept in any case.
+/// Room for so many alarms is kept in any case, and for sorting so many.
 const KEPT: usize = 1 << 12;
+/// How many alarms of a list before its turn one is fetched from memory, among very many.
+const AHEAD: usize = 8;
 
 const _: () = assert!(TICK_BITS + LEVEL_BITS * LEVELS as u32 == u64::BITS && WIDTH == u64::BITS as usize);
 
@@ -85,6 +88,8 @@ struct Alarm<T> {
     /// The alarms before and after it in its slot's list, or [`NONE`]. Of a number that is free, `next` is the next free one.
     previous: Key,
     next: Key,
+    /// One that may come a little later in the list: to be fetched when this one is looked at. Nothing but time depends on it.
+    ahead: Key,
     /// Which slot it is in.
     slot: u16,
 }
@@ -110,13 +115,29 @@ impl Slot {
     };
 }
 
-/// Some alarms, linked in both directions. There is at least one.
-#[derive(Clone, Copy)]
-struct List {
-    /// The first: its `previous` is [`NONE`].
-    head: Key,
-    /// The last: its `next` is [`NONE`].
-    tail: Key,
+/// The last few alarms that were put into each of the slots of a level, while another slot's are spread over them.
+struct Trails {
+    last: [[Key; AHEAD]; WIDTH],
+    turns: [u8; WIDTH],
+}
+
+impl Trails {
+    fn new() -> Trails {
+        Trails {
+            last: [[NONE; AHEAD]; WIDTH],
+            turns: [0; WIDTH],
+        }
+    }
+
+    /// Notes that an alarm comes to the end of a slot's list, and returns the one that came [`AHEAD`] alarms before it, if any. Slots of
+    /// different levels may be taken for each other.
+    #[inline]
+    fn follow(&mut self, index: usize, key: Key) -> Key {
+        let turn = &mut self.turns[index % WIDTH];
+        let place = *turn as usize % AHEAD;
+        *turn = turn.wrapping_add(1);
+        std::mem::replace(&mut self.last[index % WIDTH][place], key)
+    }
 }
 
 /// The deadlines of one worker, each for a `T`.
@@ -135,6 +156,8 @@ pub(crate) struct Wheel<T> {
     now: u64,
     /// How many alarms are armed.
     len: usize,
+    /// Where alarms are sorted: by deadline and number. Empty in between.
+    sorting: Vec<(u64, Key)>,
 }
 
 impl<T: Copy> Wheel<T> {
@@ -148,6 +171,7 @@ impl<T: Copy> Wheel<T> {
             reached: now >> TICK_BITS,
             now,
             len: 0,
+            sorting: Vec::new(),
         }
     }
 
@@ -160,6 +184,7 @@ impl<T: Copy> Wheel<T> {
             target,
             previous: NONE,
             next: NONE,
+            ahead: NONE,
             slot: 0,
         };
         let key = self.free;
@@ -168,13 +193,11 @@ impl<T: Copy> Wheel<T> {
             self.alarms[key as usize] = alarm;
             key
         } else {
+            if self.alarms.len() == self.alarms.capacity() {
+                self.grow();
+            }
             self.alarms.push(alarm);
-            let key = self.alarms.len() - 1;
-            assert!(
-                key < NONE as usize,
-                "four thousand million deadlines on one worker"
-            );
-            key as Key
+            (self.alarms.len() - 1) as Key
         };
         self.len += 1;
         self.link(key, self.index(deadline));
@@ -182,7 +205,7 @@ impl<T: Copy> Wheel<T> {
     }
 
     /// Disarms an alarm.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn remove(&mut self, key: Key) {
         self.unlink(key);
         self.len -= 1;
@@ -192,6 +215,17 @@ impl<T: Copy> Wheel<T> {
             self.alarms[key as usize].next = self.free;
             self.free = key;
         }
+    }
+
+    /// Makes room for twice as many alarms.
+    #[cold]
+    fn grow(&mut self) {
+        self.alarms.reserve(self.alarms.len().max(LOOK));
+        room::prefer_huge_pages(self.alarms.as_mut_ptr(), self.alarms.capacity());
+        assert!(
+            self.alarms.capacity() < NONE as usize,
+            "thousands of millions of deadlines on one worker"
+        );
     }
 
     /// The last alarm has gone. From now on alarms that are armed one after the other lie one after the other again. Room is kept
@@ -333,19 +367,43 @@ impl<T: Copy> Wheel<T> {
             } else {
                 // Right to the tick of its first alarm, so that a lone alarm does not go through every level.
                 self.reached = (bound >> TICK_BITS).clamp(start, target);
-                let mut next = self.slots[index].head;
-                self.slots[index] = Slot::EMPTY;
-                self.vacate(index);
-                while next != NONE {
-                    // Never into this slot again: the reached tick has the same digit on this level now.
-                    let key = next;
-                    next = self.next(key);
-                    self.link(key, self.index(self.deadline(key)));
-                }
+                self.spread(index);
             }
         }
         // No slot is left that begins before, so every alarm stays where it belongs.
         self.reached = target;
+    }
+
+    /// Moves the alarms of a slot, which the reached tick has entered, to lower levels.
+    ///
+    /// In the list of a slot that thousands of others were spread over alarms are far apart, and each says only where the next one is. So
+    /// that they need not be waited for one by one, each is given one to fetch that comes some steps later.
+    fn spread(&mut self, index: usize) {
+        let mut next = self.slots[index].head;
+        self.slots[index] = Slot::EMPTY;
+        self.vacate(index);
+        let mut trails = (self.len > CROWD).then(Trails::new);
+        while next != NONE {
+            let key = next;
+            let alarm = &self.alarms[key as usize];
+            next = alarm.next;
+            // Never into this slot again: the reached tick has the same digit on this level now.
+            let index = self.index(alarm.deadline);
+            if let Some(trails) = &mut trails {
+                self.fetch(alarm.ahead);
+                let earlier = trails.follow(index, key);
+                if earlier != NONE {
+                    self.alarms[earlier as usize].ahead = key;
+                }
+            }
+            self.link(key, index);
+        }
+    }
+
+    /// Has an alarm brought into the cache. There need not be one of that number.
+    #[inline]
+    fn fetch(&self, key: Key) {
+        context::prefetch(self.alarms.as_ptr().wrapping_add(key as usize));
     }
 
     /// Moves the alarms of a slot with a deadline up to `now` behind those that are due. If there are any, the whole slot is sorted.
@@ -358,6 +416,8 @@ impl<T: Copy> Wheel<T> {
             alarm.slot = DUE as u16;
             next = alarm.next;
             found(alarm.target);
+            let ahead = alarm.ahead;
+            self.fetch(ahead);
         }
         if last == NONE {
             return;
@@ -551,97 +611,39 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// Sorts the list of a slot. Alarms with the same deadline keep their order.
+    /// Sorts the list of a slot. Alarms with the same deadline keep their order. Not in the list, whose alarms may be far apart, and where each
+    /// comparison would have to be waited for.
     fn sort(&mut self, index: usize) {
-        let rest = self.behind(index);
-        if rest == NONE {
+        if self.behind(index) == NONE {
             return;
         }
-        let Slot { head, sorted, .. } = self.slots[index];
-        let mut list = self.sort_from(rest);
-        if sorted != NONE {
-            // The list ends with the run now: the rest went into another one.
-            self.set_next(sorted, NONE);
-            list = self.merge(List { head, tail: sorted }, list);
+        let mut sorting = std::mem::take(&mut self.sorting);
+        let mut next = self.slots[index].head;
+        while next != NONE {
+            step();
+            let alarm = &self.alarms[next as usize];
+            self.fetch(alarm.ahead);
+            sorting.push((alarm.deadline, next));
+            next = alarm.next;
+        }
+        // This finds the run, and whatever else is in order already.
+        sorting.sort_by_key(|&(deadline, _)| deadline);
+        let (mut previous, mut keys) = (NONE, sorting.iter().map(|&(_, key)| key).peekable());
+        while let Some(key) = keys.next() {
+            let alarm = &mut self.alarms[key as usize];
+            alarm.previous = previous;
+            alarm.next = keys.peek().copied().unwrap_or(NONE);
+            previous = key;
         }
         self.slots[index] = Slot {
-            head: list.head,
-            tail: list.tail,
-            sorted: list.tail,
+            head: sorting[0].1,
+            tail: previous,
+            sorted: previous,
             rest: u64::MAX,
         };
-    }
-
-    /// Sorts the alarms from this one on: a merge sort of the runs that are in order already.
-    fn sort_from(&mut self, first: Key) -> List {
-        let mut pieces: [Option<List>; PIECES] = [None; PIECES];
-        let mut rest = first;
-        while rest != NONE {
-            let (head, mut tail) = (rest, rest);
-            loop {
-                step();
-                rest = self.next(tail);
-                if rest == NONE || self.deadline(rest) < self.deadline(tail) {
-                    break;
-                }
-                tail = rest;
-            }
-            self.set_previous(head, NONE);
-            self.set_next(tail, NONE);
-            // Count up in binary: two pieces of the same size become one of the next size. The older one goes first.
-            let mut list = List { head, tail };
-            for piece in &mut pieces {
-                let Some(older) = piece.take() else {
-                    *piece = Some(list);
-                    break;
-                };
-                list = self.merge(older, list);
-            }
-        }
-        // The larger of two pieces is the older one.
-        let pieces = pieces.into_iter().flatten();
-        pieces
-            .reduce(|newer, older| self.merge(older, newer))
-            .expect("there is at least one alarm")
-    }
-
-    /// Merges two sorted lists, which share no alarm. Of equal deadlines, those of the left list go first.
-    fn merge(&mut self, left: List, right: List) -> List {
-        let (mut a, mut b) = (left.head, right.head);
-        let (mut head, mut last) = (NONE, NONE);
-        // When one list has ended, the other one's remainder is in order and linked, and is appended as it is.
-        loop {
-            step();
-            let from_left = self.deadline(a) <= self.deadline(b);
-            let taken = if from_left { a } else { b };
-            let next = self.next(taken);
-            self.append(&mut head, &mut last, taken);
-            if next == NONE {
-                let (remainder, tail) = if from_left {
-                    (b, right.tail)
-                } else {
-                    (a, left.tail)
-                };
-                self.append(&mut head, &mut last, remainder);
-                return List { head, tail };
-            }
-            if from_left {
-                a = next;
-            } else {
-                b = next;
-            }
-        }
-    }
-
-    /// Appends an alarm to what has been merged, from `head` to `last`.
-    #[inline]
-    fn append(&mut self, head: &mut Key, last: &mut Key, key: Key) {
-        self.set_previous(key, *last);
-        match *last {
-            NONE => *head = key,
-            last => self.set_next(last, key),
-        }
-        *last = key;
+        sorting.clear();
+        sorting.shrink_to(KEPT);
+        self.sorting = sorting;
     }
 }
 
