@@ -15,15 +15,15 @@ use super::real::Real;
 use crate::context::{self, exceptions, stack, tls};
 use crate::fiber::Thread;
 use crate::scheduler::Worker;
-use crate::sys::{PerProcess, syscall};
+use crate::sys::{self, PerProcess, syscall};
 use libc::{
     c_char, c_int, c_void, clockid_t, cpu_set_t, dl_phdr_info, pthread_attr_t, pthread_key_t, pthread_t,
     sched_param,
 };
 use libc::{sigval, size_t};
 use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The thread that the kernel knows: for a fiber's, its worker's.
 fn kernels_thread(thread: pthread_t) -> pthread_t {
@@ -198,18 +198,58 @@ pub unsafe extern "C" fn tss_delete(key: pthread_key_t) {
 /// Calls a function that loads or unloads libraries: with the thread's own block, without waits, and with what follows from it.
 fn load<R>(call: impl FnOnce() -> R, worked: impl FnOnce(&R) -> bool) -> R {
     without_waits(|| {
+        let _alone = Loader::engage();
         let result = at_home(call);
         if worked(&result) {
             look_for_exceptions();
         }
-        // Whoever loads a library that another thread has just loaded finds it in all blocks, too: that one is done when this
-        // gets the lock, or has left it to this.
-        let _alone = UPDATING.get().lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(update) = tls::note_libraries() {
             stack::update_locals(&update);
         }
         result
     })
+}
+
+/// Who may load and unload libraries: one thread at a time, from the call until all blocks are up to date. Otherwise one library could take the
+/// place of another that was just unloaded, and nobody would see that its thread-locals are new. The C library has such a lock, too, for the
+/// call alone; constructors run under it and may load further libraries, so this one also lets its thread in again.
+#[derive(Default)]
+struct Loader {
+    lock: Mutex<()>,
+    /// The thread that has the lock, or 0.
+    thread: AtomicI32,
+}
+
+static LOADER: PerProcess<Loader> = PerProcess::new(Loader::default);
+
+/// The loader, until it is dropped.
+struct Engaged {
+    loader: &'static Loader,
+    _guard: MutexGuard<'static, ()>,
+}
+
+impl Loader {
+    /// Waits for the loader, unless this thread has it.
+    fn engage() -> Option<Engaged> {
+        let loader = LOADER.get();
+        let thread = sys::thread_id();
+        // Whoever finds its own number has written it itself.
+        if loader.thread.load(Relaxed) == thread {
+            return None;
+        }
+        let guard = loader.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        loader.thread.store(thread, Relaxed);
+        Some(Engaged {
+            loader,
+            _guard: guard,
+        })
+    }
+}
+
+impl Drop for Engaged {
+    fn drop(&mut self) {
+        self.loader.thread.store(0, Relaxed);
+    }
 }
 
 /// Looks whether C++'s library is loaded; if so, it stays. That it is not is no error that the program is to see.
@@ -238,9 +278,6 @@ fn look_for_exceptions() {
 static DLOPEN: Real<unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void> =
     // SAFETY: it is the C library's, with these arguments.
     unsafe { Real::new(c"dlopen") };
-
-/// Held while the blocks are brought up to date.
-static UPDATING: PerProcess<Mutex<()>> = PerProcess::new(Mutex::default);
 
 /// Loads a library. Its thread-locals are in the blocks of all fibers when this returns.
 ///

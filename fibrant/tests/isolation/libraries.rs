@@ -200,6 +200,26 @@ fn many_load_the_same_one() {
     });
 }
 
+/// A library that takes the place of one that another thread has just unloaded is new all the same.
+#[test]
+fn one_takes_the_place_of_another() {
+    let versions = [DYNAMIC, STATIC].map(|options| [0, 1].map(|_| Compiled::new("locals.c", options)));
+    let versions = Arc::new(versions);
+    on_workers(|runtime| {
+        let versions = Arc::clone(&versions);
+        together(runtime, 2, move |number| {
+            for round in 0..200 {
+                let library = versions[round % 2][number].load();
+                let locals = library.locals();
+                assert!(locals.are_initial(), "they are those of a new thread");
+                locals.soil(round);
+                library.unload();
+                fibrant::yield_now();
+            }
+        });
+    });
+}
+
 /// A constructor that sleeps keeps its worker: nobody else comes into the loader meanwhile.
 #[test]
 fn a_constructor_may_sleep() {

@@ -31,7 +31,7 @@ mod look;
 
 use super::thread_pointer;
 use keys::{KEYS, KEYS_PER_ARRAY};
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*, compiler_fence};
 use std::{fmt, io, mem, ptr};
@@ -393,8 +393,7 @@ pub(crate) fn note_libraries() -> Option<Update> {
     // Whoever is about to begin a block has made it by now, so that it is brought up to date with the others, or will see the new
     // template. All processors are asked to agree: a fence of theirs, without one in each beginning. (Where the kernel cannot, a block
     // may be missed.)
-    // SAFETY: it has no effect but that.
-    unsafe { crate::sys::syscall!(SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0) };
+    fence_all_threads();
     let is_new = |module: &&Module| !old.modules.contains(module);
     let modules: Vec<Module> = new.modules.iter().filter(is_new).cloned().collect();
     (!modules.is_empty()).then_some(Update {
@@ -402,6 +401,16 @@ pub(crate) fn note_libraries() -> Option<Update> {
         template: new,
         modules,
     })
+}
+
+/// Has all threads of this process pass a fence, wherever they are. The quick way takes microseconds, and has to be asked for once in a process; the
+/// other one takes milliseconds.
+fn fence_all_threads() {
+    // SAFETY: these have no effect but that.
+    let barrier = |command: c_int| unsafe { crate::sys::syscall!(SYS_membarrier, command, 0) } == 0;
+    let _ = (barrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
+        && barrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED))
+        || barrier(libc::MEMBARRIER_CMD_GLOBAL);
 }
 
 /// The thread-locals of libraries that were just loaded, for blocks that began before.
