@@ -944,6 +944,109 @@ fn the_next_deadline_is_that_of_the_earliest_timer_or_sleep_of_this_worker() {
     });
 }
 
+#[test]
+fn the_next_deadline_is_right_though_timers_were_cancelled_moved_and_armed_anew() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    in_runtimes(|_| {
+        let before = Instant::now();
+        let is_after = |hours: u32| {
+            let next = timer::next_deadline().unwrap();
+            assert!(next >= before + hours * HOUR, "{next:?}");
+            assert!(next < before + hours * HOUR + HOUR / 2, "{next:?}");
+        };
+        let arm = |hours: u32| timer::after(hours * HOUR, || ());
+        let [first, second, third] = [2, 4, 6].map(arm);
+        is_after(2);
+        assert!(first.cancel());
+        is_after(4);
+        assert!(second.reset(8 * HOUR, true));
+        is_after(6);
+        let earlier = arm(1);
+        is_after(1);
+        assert!(earlier.cancel());
+        let later = arm(10);
+        is_after(6);
+        assert!(third.cancel());
+        is_after(8);
+        assert!(second.reset(3 * HOUR, true));
+        is_after(3);
+        assert!(second.cancel());
+        is_after(10);
+        assert!(later.cancel());
+        assert_eq!(timer::next_deadline(), None);
+    });
+}
+
+/// Cancelled and moved timers leave something behind, of which nobody is to hear.
+#[test]
+fn a_cancelled_or_moved_timer_wakes_nobody() {
+    watched(|| {
+        let runtime = Builder::new().workers(1).build().unwrap();
+        let moved = runtime.run_on(0, || {
+            let arm = |index| timer::after(ms(100) + ms(index), || panic!("it was cancelled"));
+            let timers: Vec<_> = (0..400).map(arm).collect();
+            let (cancelled, moved): (Vec<_>, Vec<_>) = timers
+                .into_iter()
+                .enumerate()
+                .partition(|(index, _)| index % 2 == 0);
+            assert!(cancelled.iter().all(|(_, timer)| timer.cancel()));
+            assert!(moved.iter().all(|(_, timer)| timer.reset(FAR, true)));
+            moved
+        });
+        eventually(|| runtime.dump().workers[0].idle);
+        let polls = || runtime.dump().workers[0].polls;
+        let before = polls();
+        thread::sleep(ms(700));
+        let during = polls() - before;
+        assert!(during < 50, "{during} times");
+        assert_eq!(runtime.dump().workers[0].timers, 200);
+        assert!(moved.iter().all(|(_, timer)| timer.cancel()));
+        runtime.stop().unwrap();
+    });
+}
+
+#[test]
+fn timers_are_on_time_whatever_became_of_those_before_them() {
+    in_runtimes(|workers| {
+        let mut random = Numbers(workers as u64);
+        let mut moment = || {
+            let due = Instant::now() + ms(random.below(60));
+            (due, random.below(4))
+        };
+        let left = |due: Instant| due.saturating_duration_since(Instant::now());
+        let fired = Arc::new(Mutex::new(Vec::new()));
+        let mut expected = Vec::new();
+        for number in 0..600 {
+            let (mut due, fate) = moment();
+            let calls = Arc::clone(&fired);
+            let timer = timer::after(left(due), move || {
+                calls.lock().unwrap().push((number, Instant::now()))
+            });
+            if fate < 2 {
+                assert!(timer.cancel()); // the next one may have its place
+                continue;
+            }
+            if fate == 2 {
+                (due, _) = moment();
+                assert!(timer.reset(left(due), true));
+            }
+            expected.push((number, due));
+            if number % 40 == 0 {
+                fibrant::sleep(ms(3));
+            }
+        }
+        eventually(|| fired.lock().unwrap().len() >= expected.len());
+        let mut fired = std::mem::take(&mut *fired.lock().unwrap());
+        fired.sort_by_key(|&(number, _)| number);
+        let numbers = |of: &[(usize, Instant)]| of.iter().map(|&(number, _)| number).collect::<Vec<_>>();
+        assert_eq!(numbers(&fired), numbers(&expected));
+        for (&(number, fired), &(_, due)) in fired.iter().zip(&expected) {
+            assert!(fired >= due, "{number} is early");
+            assert!(fired < due + Duration::from_secs(2), "{number} is late");
+        }
+    });
+}
+
 // Waits with a deadline.
 
 /// Lengths below, at and above the tick of the wheel, and of several levels of it.

@@ -235,12 +235,7 @@ impl Reactor {
     /// When the next deadlines are to be expired. Of very many, several at once, at most [`SLACK`] late, or a little more: to wake for each
     /// takes longer than all that is done then.
     fn next_visit(&self) -> u64 {
-        let next = self
-            .timers
-            .wheel
-            .borrow_mut()
-            .next_visit()
-            .unwrap_or(clock::NEVER);
+        let next = self.timers.next_visit().unwrap_or(clock::NEVER);
         let alarms = self.alarms();
         if alarms < MANY_ALARMS {
             next
@@ -491,11 +486,11 @@ impl Driver for Reactor {
     }
 
     fn next_deadline(&self) -> Option<u64> {
-        self.timers.wheel.borrow_mut().next_deadline()
+        self.timers.next_deadline()
     }
 
     fn alarms(&self) -> usize {
-        self.timers.wheel.borrow().len()
+        self.timers.alarms()
     }
 
     fn as_any(&self) -> &dyn Any {

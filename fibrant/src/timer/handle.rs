@@ -2,18 +2,18 @@
 //!
 //! Anyone may cancel, refresh or reset it, from any thread; it is armed in the wheel of one worker, which alone touches the
 //! wheel. What they share is its [`Record`]; what they agree on is the state there, behind a lock: whether the record is still
-//! this timer's, when it is due, and whether it was cancelled. The wheel may know of another moment yet: if its alarm goes off
-//! too early it is armed anew, and if the moment has moved, or the timer was cancelled, the worker is told.
+//! this timer's, when it is due, and whether it was cancelled. The wheel may know of an earlier moment: when that comes, the alarm
+//! is armed anew. If the timer is due earlier now, or was cancelled, its worker is told.
 //!
-//! A timer is over when it has fired for the last time, or was cancelled, or its worker ended. Then its worker takes the alarm
-//! out of the wheel and *retires* the record. A repeating timer's function is out of the record while it is called, and comes
-//! back if the timer is not over by then.
+//! A timer is over when it has fired for the last time, or was cancelled, or its worker ended. Then its worker *retires* the record;
+//! what becomes of its alarm, if that is in the wheel still, is told in [`kept`](super::kept). A repeating timer's function is out of
+//! the record while it is called, and comes back if the timer is not over by then.
 //!
 //! One-shot timers are work that [`stop`](crate::runtime::Runtime::stop) waits for: begun when armed, ended when their fiber
 //! has been spawned, or when they were cancelled and their worker has taken them out. Repeating ones are not.
 
 use super::kept::Kept;
-use super::records::{Function, Generation, Held, Once, Record, Repeating, State};
+use super::records::{Function, Generation, Held, Once, Record, Repeating, Standing};
 use crate::clock;
 use crate::primitives::without_waiting;
 use crate::scheduler::{Crew, Desk, Phase, Timed, Worker};
@@ -63,7 +63,8 @@ impl Timer {
         };
         let start = clock::now();
         let home = worker.home();
-        let (record, state) = Kept::of(worker).records().take(function);
+        let kept = Kept::of(worker);
+        let (record, state) = kept.records().take(function);
         state.start.set(start);
         state.length.set(clock::nanoseconds(length));
         state.repeats.set(repeats);
@@ -77,7 +78,8 @@ impl Timer {
             if !repeats {
                 worker.desk.note_begun(1);
             }
-            set_alarm(record, worker, due);
+            kept.note_stale(record, false);
+            set_alarm(record, kept, due);
         }
         Timer { record, generation }
     }
@@ -96,14 +98,8 @@ impl Timer {
         let Some(state) = self.state() else {
             return false;
         };
-        match Worker::current() {
-            // The same as below, for what is done most often.
-            Some(worker) if self.is_armed_by(worker, &state) => take_out(self.record, state, worker),
-            _ => {
-                state.is_cancelled.set(true);
-                self.follow_up(state);
-            }
-        }
+        state.standing.set(Standing::Cancelled);
+        self.follow_up(state);
         true
     }
 
@@ -123,8 +119,8 @@ impl Timer {
         let Some(state) = self.state() else {
             return false;
         };
-        state.start.set(now);
-        self.follow_up(state);
+        // Never to earlier, so its alarm will do.
+        state.start.set(now.max(state.start.get()));
         true
     }
 
@@ -144,11 +140,14 @@ impl Timer {
         let Some(state) = self.state() else {
             return false;
         };
+        let before = state.due();
         if from_now {
             state.start.set(now);
         }
         state.length.set(clock::nanoseconds(length));
-        self.follow_up(state);
+        if state.due() < before {
+            self.follow_up(state);
+        }
         true
     }
 
@@ -156,56 +155,49 @@ impl Timer {
     #[inline]
     fn state(&self) -> Option<Held> {
         let state = self.record.lock();
-        (state.generation.get() == self.generation && !state.is_cancelled.get()).then_some(state)
-    }
-
-    /// Whether its alarm is in the wheel of this worker, which is that of the calling thread.
-    #[inline]
-    fn is_armed_by(&self, worker: &Worker, state: &State) -> bool {
-        state.desk.get().is_some_and(|desk| ptr::eq(worker.desk, desk)) && self.record.timed.is_armed()
+        let is_its_own = state.generation.get() == self.generation;
+        (is_its_own && state.standing.get() == Standing::Armed).then_some(state)
     }
 
     /// Has the worker do what the state, which has changed, says: at once, if this is its thread.
+    #[inline]
     fn follow_up(&self, state: Held) {
-        let desk = state.desk.get().expect("it was armed on a worker");
+        let desk = state.desk.get();
         match Worker::current() {
-            Some(worker) if ptr::eq(worker.desk, desk) => follow(self.record, state, worker),
-            _ => {
-                drop(state);
-                let Timer { record, generation } = *self;
-                desk.send(Box::new(move |worker| {
-                    let state = record.lock();
-                    if state.generation.get() == generation {
-                        follow(record, state, worker);
-                    }
-                }));
+            Some(worker) if desk.is_some_and(|desk| ptr::eq(worker.desk, desk)) => {
+                follow(self.record, state, worker);
             }
+            _ => self.tell(state),
         }
+    }
+
+    #[cold]
+    fn tell(&self, state: Held) {
+        let desk = state.desk.get().expect("it was armed on a worker");
+        drop(state);
+        let Timer { record, generation } = *self;
+        desk.send(Box::new(move |worker| {
+            let state = record.lock();
+            if state.generation.get() == generation {
+                follow(record, state, worker);
+            }
+        }));
     }
 }
 
-/// Sets the alarm as the state says, or takes the timer out. On its worker.
+/// Sets the alarm as the state says, or retires the timer. On its worker.
+#[inline(always)]
 fn follow(record: &'static Record, state: Held, worker: &Worker) {
     if !record.timed.is_armed() {
         return; // it fires right now, or is on its way to this worker: who has it looks at the state
     }
-    if state.is_cancelled.get() {
-        return take_out(record, state, worker);
+    let kept = Kept::of(worker);
+    if state.standing.get() == Standing::Cancelled {
+        return retire(record, state, worker, kept);
     }
-    // SAFETY: it is armed, on this worker.
-    unsafe { Kept::of(worker).disarm(record.timed()) };
     let due = state.due();
     drop(state);
-    set_alarm(record, worker, due);
-}
-
-/// Ends a timer whose alarm is in the wheel. On its worker.
-#[inline(always)]
-fn take_out(record: &'static Record, state: Held, worker: &Worker) {
-    let kept = Kept::of(worker);
-    // SAFETY: it is armed, on this worker.
-    unsafe { kept.disarm(record.timed()) };
-    retire(record, state, worker, kept);
+    set_alarm(record, kept, due);
 }
 
 /// Sends a timer that a guest has armed to the worker that it belongs to.
@@ -218,29 +210,30 @@ fn send_home(record: &'static Record, home: &'static Desk, crew: Arc<Crew>) {
         if !state.repeats.get() {
             worker.desk.note_begun(1);
         }
-        let due = state.due();
+        let (due, kept) = (state.due(), Kept::of(worker));
+        let is_cancelled = state.standing.get() == Standing::Cancelled;
         // It is another crew's desk if the timer was armed when its own was over.
-        if state.is_cancelled.get() || worker.crew.phase() == Phase::Over || !Arc::ptr_eq(&crew, &worker.crew)
-        {
-            retire(record, state, worker, Kept::of(worker));
+        if is_cancelled || worker.crew.phase() == Phase::Over || !Arc::ptr_eq(&crew, &worker.crew) {
+            retire(record, state, worker, kept);
         } else {
             drop(state);
-            set_alarm(record, worker, due);
+            set_alarm(record, kept, due);
         }
         crew.note_ended_outside();
     }));
 }
 
-/// Puts a timer into the wheel of its worker.
-fn set_alarm(record: &'static Record, worker: &Worker, due: u64) {
-    // SAFETY: records stay in place for ever. It is not armed.
-    without_waiting(|| unsafe { Kept::of(worker).arm(record.timed(), due) });
+/// Sees to it that a timer's alarm goes off in time. On its worker.
+#[inline]
+fn set_alarm(record: &'static Record, kept: &Kept, due: u64) {
+    without_waiting(|| kept.hasten(record, due));
 }
 
-/// Ends a timer, which is out of the wheel.
+/// Ends a timer. On its worker.
 #[inline(always)]
 fn retire(record: &'static Record, state: Held, worker: &Worker, kept: &Kept) {
     let repeats = state.repeats.get();
+    kept.note_stale(record, true);
     let function = kept.records().put(record, state);
     if !repeats {
         worker.desk.note_ended();
@@ -254,24 +247,29 @@ fn retire(record: &'static Record, state: Held, worker: &Worker, kept: &Kept) {
 /// # Safety
 /// Its purpose is a timer's, and it was armed by this worker and has just expired.
 pub(crate) unsafe fn expire(timed: NonNull<Timed>, worker: &Worker) {
-    // SAFETY: by the contract it is the head of a record; records stay for ever.
-    let record: &'static Record = unsafe { timed.cast::<Record>().as_ref() };
+    // SAFETY: by the contract it is valid, and a timer's.
+    let record = unsafe { Record::of(timed) }.expect("a timer's");
+    let kept = Kept::of(worker);
     let state = record.lock();
     let phase = worker.crew.phase();
     let repeats = state.repeats.get();
-    if state.is_cancelled.get() || phase == Phase::Over || (repeats && phase != Phase::Open) {
+    let standing = state.standing.get();
+    if standing == Standing::Free {
+        return kept.note_gone();
+    }
+    if standing == Standing::Cancelled || phase == Phase::Over || (repeats && phase != Phase::Open) {
         // In a runtime that is being stopped repeating timers end; in one that is over all do.
-        return retire(record, state, worker, Kept::of(worker));
+        return retire(record, state, worker, kept);
     }
     let now = clock::now();
     let due = state.due();
     if due > now {
         drop(state);
-        return set_alarm(record, worker, due); // it was moved meanwhile
+        return set_alarm(record, kept, due); // it was moved meanwhile, or the alarm was an earlier timer's
     }
     let armed_at = state.armed_at.get();
     if !repeats {
-        let function = Kept::of(worker).records().put(record, state);
+        let function = kept.records().put(record, state);
         // The fiber begins before the timer ends: at every moment one of them is there to be waited for.
         let function = function.expect("it is called once, now");
         worker.spawn_detached(armed_at, move || drop(function.call()));
@@ -285,7 +283,7 @@ pub(crate) unsafe fn expire(timed: NonNull<Timed>, worker: &Worker) {
     let generation = state.generation.get();
     let (next, function) = (state.due(), state.content.take_function());
     drop(state);
-    set_alarm(record, worker, next);
+    set_alarm(record, kept, next);
     // If it is gone, its last call goes on still.
     if let Some(function) = function {
         worker.spawn_detached(armed_at, move || call(Timer { record, generation }, function));

@@ -43,8 +43,7 @@ const _: () = assert!(size_of::<Record>() == 64);
 pub(super) struct State {
     lock: Lock<()>,
     pub(super) repeats: Cell<bool>,
-    /// It will not fire, and its worker will retire it.
-    pub(super) is_cancelled: Cell<bool>,
+    pub(super) standing: Cell<Standing>,
     pub(super) generation: Cell<Generation>,
     /// The moment from which it is counted, and for how long.
     pub(super) start: Cell<u64>,
@@ -53,6 +52,17 @@ pub(super) struct State {
     /// The worker that it belongs to; none before the record's first use.
     pub(super) desk: Cell<Option<&'static Desk>>,
     pub(super) armed_at: Cell<&'static Location<'static>>,
+}
+
+/// How a record's timer stands.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Standing {
+    /// There is none.
+    Free,
+    /// It will fire.
+    Armed,
+    /// It will not, and its worker will retire it.
+    Cancelled,
 }
 
 /// What a record holds.
@@ -152,7 +162,7 @@ impl Record {
             state: State {
                 lock: Lock::new(()),
                 repeats: Cell::new(false),
-                is_cancelled: Cell::new(false),
+                standing: Cell::new(Standing::Free),
                 generation: Cell::new(0),
                 start: Cell::new(0),
                 length: Cell::new(0),
@@ -170,6 +180,16 @@ impl Record {
             state: &self.state,
             _guard: self.state.lock.lock(),
         }
+    }
+
+    /// The record that a deadline is the head of, if it is a timer's.
+    ///
+    /// # Safety
+    /// It is valid.
+    #[inline]
+    pub(super) unsafe fn of(timed: NonNull<Timed>) -> Option<&'static Record> {
+        // SAFETY: by the contract; a timer's is the head of a record, which stays for ever.
+        unsafe { matches!(timed.as_ref().purpose, Purpose::Timer).then(|| timed.cast::<Record>().as_ref()) }
     }
 
     /// Its head, as an address from which the whole can be found again.
@@ -228,6 +248,7 @@ impl Records {
             context::prefetch(ptr::from_ref(next));
         }
         self.free.set(next);
+        state.standing.set(Standing::Armed);
         (record, state)
     }
 
@@ -236,7 +257,7 @@ impl Records {
     #[inline]
     pub(super) fn put(&self, record: &'static Record, state: Held) -> Option<Box<dyn Function>> {
         state.generation.set(state.generation.get() + 1);
-        state.is_cancelled.set(false);
+        state.standing.set(Standing::Free);
         if state.generation.get() == LAST {
             return state.content.take_function();
         }

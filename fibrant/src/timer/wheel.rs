@@ -38,7 +38,7 @@
 //!
 //! # Slots
 //!
-//! [`Wheel::next_deadline`] is exact, so it needs the minimum of the first slot that is not empty. That slot may
+//! [`Wheel::next_alarm`] is exact, so it needs the minimum of the first slot that is not empty. That slot may
 //! hold 100,000 alarms, and a scan before each sleep would be too slow. Therefore a slot's list begins with a run
 //! that is sorted by deadline; whatever did not fit comes behind it in order of insertion:
 //!
@@ -81,6 +81,9 @@ pub(crate) type Key = u32;
 /// No alarm: the end of a list.
 pub(crate) const NONE: Key = Key::MAX;
 
+/// The slot of a number that is free.
+const FREE: u16 = u16::MAX;
+
 /// A deadline, and what it is for.
 struct Alarm<T> {
     deadline: u64,
@@ -90,8 +93,16 @@ struct Alarm<T> {
     next: Key,
     /// One that may come a little later in the list: to be fetched when this one is looked at. Nothing but time depends on it.
     ahead: Key,
-    /// Which slot it is in.
+    /// Which slot it is in, or [`FREE`].
     slot: u16,
+}
+
+/// Why to look at the wheel, and when.
+pub(crate) enum Visit<T> {
+    /// The next alarm goes off; it is for this.
+    Alarm(u64, T),
+    /// Very many alarms are to be spread, which is better done before the first of them is due.
+    Spread(u64),
 }
 
 /// The alarms of one slot.
@@ -212,9 +223,28 @@ impl<T: Copy> Wheel<T> {
         if self.len == 0 {
             self.begin_afresh();
         } else {
-            self.alarms[key as usize].next = self.free;
+            let alarm = &mut self.alarms[key as usize];
+            alarm.next = self.free;
+            alarm.slot = FREE;
             self.free = key;
         }
+    }
+
+    /// When an alarm goes off.
+    #[inline]
+    pub(crate) fn deadline(&self, key: Key) -> u64 {
+        self.alarms[key as usize].deadline
+    }
+
+    /// What the alarm of a number is for, if it is armed. Numbers are below [`Wheel::numbers`].
+    pub(crate) fn armed(&self, key: Key) -> Option<T> {
+        let alarm = self.alarms.get(key as usize)?;
+        (alarm.slot != FREE).then_some(alarm.target)
+    }
+
+    /// All alarms have smaller numbers than this.
+    pub(crate) fn numbers(&self) -> Key {
+        self.alarms.len() as Key
     }
 
     /// Makes room for twice as many alarms.
@@ -274,33 +304,33 @@ impl<T: Copy> Wheel<T> {
         (key != NONE).then(|| self.alarms[key as usize].target)
     }
 
-    /// The earliest deadline of all armed alarms, exactly.
-    pub(crate) fn next_deadline(&mut self) -> Option<u64> {
+    /// The earliest deadline of all armed alarms, exactly, and what it is for.
+    pub(crate) fn next_alarm(&mut self) -> Option<(u64, T)> {
         // There may be due alarms that have not been taken, and even earlier ones may have been inserted since.
         let first = self.first().and_then(|index| self.earliest(index));
         let due = self.earliest(DUE);
-        first.into_iter().chain(due).min()
+        let key = match (first, due) {
+            (Some(first), Some(due)) if self.deadline(first) < self.deadline(due) => first,
+            (first, due) => due.or(first)?,
+        };
+        Some((self.deadline(key), self.alarms[key as usize].target))
     }
 
     /// When to advance next: at the next deadline; with very many alarms, already when time comes to the slot of the next one.
-    /// To spread the slot's alarms takes a while then, which is better spent before the first of them is due.
-    pub(crate) fn next_visit(&mut self) -> Option<u64> {
+    pub(crate) fn next_visit(&mut self) -> Option<Visit<T>> {
         match self.first() {
             Some(index) if index >= WIDTH && self.len > CROWD && self.slots[DUE].head == NONE => {
-                Some(self.start(index) << TICK_BITS)
+                Some(Visit::Spread(self.start(index) << TICK_BITS))
             }
-            _ => self.next_deadline(),
+            _ => self
+                .next_alarm()
+                .map(|(deadline, target)| Visit::Alarm(deadline, target)),
         }
     }
 
     /// How many alarms are armed.
     pub(crate) fn len(&self) -> usize {
         self.len
-    }
-
-    #[inline]
-    fn deadline(&self, key: Key) -> u64 {
-        self.alarms[key as usize].deadline
     }
 
     #[inline]
@@ -548,18 +578,17 @@ impl<T: Copy> Wheel<T> {
         self.deadline(slot.head).min(slot.rest)
     }
 
-    /// The earliest deadline of a slot; None if it is empty.
-    fn earliest(&mut self, index: usize) -> Option<u64> {
+    /// The alarm of a slot with the earliest deadline, which is the list's first from now on; None if it is empty.
+    fn earliest(&mut self, index: usize) -> Option<Key> {
         let slot = &self.slots[index];
         if slot.head == NONE {
             return None;
         }
-        let deadline = self.deadline(slot.head);
-        if deadline <= slot.rest {
-            return Some(deadline); // Neither the run nor the rest has an earlier one.
+        // Otherwise neither the run nor the rest has an earlier one.
+        if self.deadline(slot.head) > slot.rest {
+            self.settle(index);
         }
-        self.settle(index);
-        Some(self.bound(index))
+        Some(self.slots[index].head)
     }
 
     /// Makes the bound of a slot that is not empty its exact minimum, and its head the alarm with it.
