@@ -207,16 +207,28 @@ fn one_takes_the_place_of_another() {
     let versions = Arc::new(versions);
     on_workers(|runtime| {
         let versions = Arc::clone(&versions);
-        together(runtime, 2, move |number| {
-            for round in 0..200 {
-                let library = versions[round % 2][number].load();
-                let locals = library.locals();
+        let present = Arc::new((Barrier::new(2), Mutex::new(None)));
+        let left = together(runtime, 2, move |number| {
+            let (barrier, locals) = &*present;
+            let mut own = None;
+            for round in 0..300 {
+                barrier.wait();
+                // One unloads what both have used, while the other one loads.
+                if round % 2 == number {
+                    let library = versions[round / 2 % 2][number].load();
+                    *locals.lock().unwrap() = Some(library.locals());
+                    own = Some(library);
+                } else {
+                    own.take().into_iter().for_each(Loaded::unload);
+                }
+                barrier.wait();
+                let locals = locals.lock().unwrap().expect("it was loaded");
                 assert!(locals.are_initial(), "they are those of a new thread");
                 locals.soil(round);
-                library.unload();
-                fibrant::yield_now();
             }
+            own
         });
+        left.into_iter().flatten().for_each(Loaded::unload);
     });
 }
 
