@@ -7,7 +7,7 @@ use fibrant::fiber;
 use fibrant::runtime::{Builder, Runtime};
 use std::ffi::{CString, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
