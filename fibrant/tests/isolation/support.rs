@@ -124,11 +124,19 @@ impl Compiled {
 
     /// Loads it.
     pub fn load(&self) -> Loaded {
+        self.try_load().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The same, or why not.
+    pub fn try_load(&self) -> Result<Loaded, String> {
         let name = CString::new(self.0.to_str().unwrap()).unwrap();
         // SAFETY: the library's constructors, if it has some, do nothing that is not asked of them.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        assert!(!handle.is_null(), "{}", loading_error());
-        Loaded(handle.addr())
+        if handle.is_null() {
+            Err(loading_error())
+        } else {
+            Ok(Loaded(handle.addr()))
+        }
     }
 }
 
