@@ -6,10 +6,10 @@ use crate::support::*;
 use fibrant::fiber;
 use fibrant::runtime::{Builder, Runtime};
 use std::ffi::{CString, c_int, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Fibers that live while something happens, and then do what they were made for.
 struct Witnesses {
@@ -203,38 +203,45 @@ fn many_load_the_same_one() {
 /// A library that takes the place of one that another thread has just unloaded is new all the same.
 #[test]
 fn one_takes_the_place_of_another() {
-    // Alone, as it uses up what there is for such thread-locals: the C library uses only the last ones again.
+    // Alone, as it may use up what there is for such thread-locals: the C library uses only the last ones again.
+    const ROUNDS: usize = 1000;
     alone("libraries::one_takes_the_place_of_another", || {
-        on_workers(|runtime| {
-            let versions = Arc::new([0, 1].map(|_| Compiled::new("locals.c", STATIC)));
-            let present = Arc::new((Barrier::new(2), Mutex::new(None)));
-            let rounds = together(runtime, 2, move |number| {
-                let (barrier, locals) = &*present;
-                let mut own = None;
-                for round in 0..300 {
-                    barrier.wait();
-                    // One unloads what both have used, while the other one loads, a little later.
-                    if round % 2 == number {
-                        let late = Instant::now() + Duration::from_micros(round as u64 % 100);
-                        while Instant::now() < late {}
-                        let library = versions[number].try_load();
-                        *locals.lock().unwrap() = library.as_ref().ok().map(|library| library.locals());
-                        own = library.ok();
-                    } else {
-                        own.take().into_iter().for_each(Loaded::unload);
+        let watchdog = Watchdog::new();
+        let runtime = watchdog.runtime(2);
+        let versions = Arc::new([0, 1].map(|_| Compiled::new("locals.c", STATIC)));
+        let present = Arc::new((Barrier::new(2), AtomicBool::new(false), Mutex::new(None)));
+        let rounds = together(&runtime, 2, move |number| {
+            let (barrier, is_begun, locals) = &*present;
+            let mut own = None;
+            for round in 0..ROUNDS {
+                is_begun.store(round == 0, SeqCst);
+                barrier.wait();
+                // One unloads what both have used, while the other one loads, a little later.
+                if round % 2 == number {
+                    while !is_begun.load(SeqCst) {
+                        std::hint::spin_loop();
                     }
-                    barrier.wait();
-                    let Some(locals) = *locals.lock().unwrap() else {
-                        return round;
-                    };
-                    assert!(locals.are_initial(), "they are those of a new thread");
-                    locals.soil(round);
+                    (0..round * 50).for_each(|_| std::hint::spin_loop());
+                    let library = versions[number].try_load();
+                    *locals.lock().unwrap() = library.as_ref().ok().map(|library| library.locals());
+                    own = library.ok();
+                } else {
+                    is_begun.store(true, SeqCst);
+                    own.take().into_iter().for_each(Loaded::unload);
                 }
-                own.into_iter().for_each(Loaded::unload);
-                300
-            });
-            assert!(rounds[0] == rounds[1] && rounds[0] > 0, "{rounds:?}");
+                barrier.wait();
+                let Some(locals) = *locals.lock().unwrap() else {
+                    return round;
+                };
+                assert!(locals.are_initial(), "they are those of a new thread");
+                locals.soil(round);
+            }
+            barrier.wait();
+            own.into_iter().for_each(Loaded::unload);
+            ROUNDS
         });
+        assert!(rounds[0] == rounds[1] && rounds[0] > 0, "{rounds:?}");
+        runtime.stop().unwrap();
     });
 }
 
