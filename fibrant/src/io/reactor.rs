@@ -482,6 +482,7 @@ impl Driver for Reactor {
     }
 
     fn expire_all(&self, worker: &Worker) {
+        self.timers.forget_stale();
         self.expire_until(clock::NEVER, worker);
     }
 

@@ -64,6 +64,7 @@ impl Timer {
         let start = clock::now();
         let home = worker.home();
         let kept = Kept::of(worker);
+        kept.make_room();
         let (record, state) = kept.records().take(function);
         state.start.set(start);
         state.length.set(clock::nanoseconds(length));

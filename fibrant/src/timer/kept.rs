@@ -11,7 +11,8 @@
 //! that, the alarm may do for that one, too. What must hold is that an armed timer has an alarm that goes off no later than the timer is due.
 //!
 //! An alarm whose timer is over is *stale*. Nobody is woken for one: before the worker sleeps it sets right the alarms that would wake it, and if more
-//! than half of all are stale, it sweeps the wheel, some at a time.
+//! than half of all are stale, it sweeps the wheel, some at a time. If there are thousands of them and nothing else, the next timer finds an
+//! empty wheel: to put new alarms in the place of old ones, in no order, takes longer.
 
 use super::records::{Record, Records, Standing, TakenRecords};
 use super::wheel::{Key, Visit, Wheel};
@@ -26,6 +27,9 @@ const FEW: usize = 64;
 
 /// How many numbers are looked at in one go when the wheel is swept.
 const SOME: Key = 1024;
+
+/// So many stale alarms, and no others, are not worth keeping.
+const MANY: usize = 4096;
 
 /// The wheel and the records of one worker.
 pub(crate) struct Kept {
@@ -97,6 +101,28 @@ impl Kept {
             wheel.remove(key);
         }
         record.timed.key.set(wheel.insert(record.timed(), due));
+    }
+
+    /// Clears the wheel if there is little but stale alarms in it, before another timer is armed.
+    #[inline]
+    pub(super) fn make_room(&self) {
+        if self.stale.get() > MANY && self.alarms() == 0 {
+            self.forget_stale();
+        }
+    }
+
+    /// Removes all stale alarms.
+    #[cold]
+    pub(crate) fn forget_stale(&self) {
+        let wheel = &mut *self.wheel.borrow_mut();
+        if wheel.len() == self.stale.get() {
+            disarm_all(wheel);
+            wheel.clear();
+            self.stale.set(0);
+        }
+        while self.stale.get() > 0 {
+            self.sweep(wheel);
+        }
     }
 
     /// Notes that a timer is over, or its record used again, while its alarm is in the wheel.
@@ -208,16 +234,20 @@ impl Kept {
     }
 }
 
+/// Has the records of all timers know that they are in this wheel no longer.
+fn disarm_all(wheel: &Wheel<NonNull<Timed>>) {
+    for key in 0..wheel.numbers() {
+        // SAFETY: it is armed, so it is valid.
+        if let Some(record) = wheel.armed(key).and_then(|timed| unsafe { Record::of(timed) }) {
+            record.timed.key.set(Timed::UNARMED);
+        }
+    }
+}
+
 impl Drop for Kept {
     /// Records are used again, and must not take another wheel for this one.
     fn drop(&mut self) {
-        let wheel = self.wheel.get_mut();
-        for key in 0..wheel.numbers() {
-            // SAFETY: it is armed, so it is valid.
-            if let Some(record) = wheel.armed(key).and_then(|timed| unsafe { Record::of(timed) }) {
-                record.timed.key.set(Timed::UNARMED);
-            }
-        }
+        disarm_all(self.wheel.get_mut());
     }
 }
 

@@ -19,13 +19,12 @@
 //! ```
 
 // Inside: `handle` is the timer itself and its states; `records` is where timers are kept; `wheel` is where deadlines are kept,
-// those of sleeps and timeouts, too; `room` is the memory of both; `kept` is a worker's share of both, which `io` owns. The module calls
-// `scheduler` to spawn the fibers.
+// those of sleeps and timeouts, too; `kept` is a worker's share of both, which `io` owns. The module calls `scheduler` to spawn the
+// fibers.
 
 mod handle;
 mod kept;
 mod records;
-mod room;
 mod wheel;
 
 pub use handle::Timer;

@@ -7,10 +7,8 @@
 //!
 //! Each worker has a set of those that are free, which it alone uses; the set of a worker that ends goes to the next one that
 //! begins. They are a list through the records themselves: one whose timer has just ended is in the cache, and when one is taken, the
-//! next is asked for. [`handle`](super::handle) is the only caller; [`kept`](super::kept) holds the set for it; new ones are made in
-//! [`room`](super::room) for many.
+//! next is asked for. [`handle`](super::handle) is the only caller; [`kept`](super::kept) holds the set for it.
 
-use super::room;
 use crate::context;
 use crate::primitives::without_waiting;
 use crate::scheduler::{Desk, Guard, Lock, Purpose, Timed};
@@ -202,9 +200,10 @@ impl Record {
 pub(crate) struct Records {
     /// The one that was used last of those that are free.
     free: Cell<Option<&'static Record>>,
-    /// Room for others, and whether it is the first.
+    /// Room for others.
     room: RefCell<&'static mut [MaybeUninit<Record>]>,
-    is_first: Cell<bool>,
+    /// How many to make room for when there is none left.
+    more: Cell<usize>,
 }
 
 // SAFETY: the worker whose set it is uses it, and before and after that nobody; workers pass sets on under a lock.
@@ -214,6 +213,10 @@ unsafe impl Send for Records {}
 
 /// A worker's hold on its set, for as long as it works.
 pub(crate) struct TakenRecords(&'static Records);
+
+/// For how many records room is made at once: the fewest and the most.
+const FEW: usize = 16;
+const MANY: usize = 1024;
 
 /// The sets of workers that have ended.
 static SPARE: PerProcess<Mutex<Vec<&'static Records>>> = PerProcess::new(Mutex::default);
@@ -230,7 +233,7 @@ impl Records {
             Box::leak(Box::new(Records {
                 free: Cell::new(None),
                 room: RefCell::default(),
-                is_first: Cell::new(true),
+                more: Cell::new(FEW),
             }))
         }))
     }
@@ -270,11 +273,9 @@ impl Records {
         without_waiting(|| {
             let mut room = self.room.borrow_mut();
             if room.is_empty() {
-                *room = room::row();
-                // Whoever needs a second row has filled the first.
-                if !self.is_first.replace(false) {
-                    room::prefer_huge_pages(room.as_mut_ptr(), room.len());
-                }
+                let count = self.more.get();
+                self.more.set(MANY.min(2 * count));
+                *room = Box::leak(Box::new_uninit_slice(count));
             }
             let (place, rest) = mem::take(&mut *room).split_first_mut().expect("some were made");
             *room = rest;

@@ -51,7 +51,6 @@
 //! in any order, keep the whole list sorted. Only if the run's first is later than `rest` must the rest be looked
 //! at: a short rest gives its earliest alarm to the run, a long one is sorted into it once.
 
-use super::room;
 use crate::context;
 
 /// Binary digits of the nanoseconds within a tick.
@@ -204,11 +203,13 @@ impl<T: Copy> Wheel<T> {
             self.alarms[key as usize] = alarm;
             key
         } else {
-            if self.alarms.len() == self.alarms.capacity() {
-                self.grow();
-            }
             self.alarms.push(alarm);
-            (self.alarms.len() - 1) as Key
+            let key = self.alarms.len() - 1;
+            assert!(
+                key < NONE as usize,
+                "four thousand million deadlines on one worker"
+            );
+            key as Key
         };
         self.len += 1;
         self.link(key, self.index(deadline));
@@ -230,6 +231,14 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
+    /// Disarms all alarms.
+    pub(crate) fn clear(&mut self) {
+        self.slots.fill_with(|| Slot::EMPTY);
+        self.occupied = [0; LEVELS + 1];
+        self.len = 0;
+        self.begin_afresh();
+    }
+
     /// When an alarm goes off.
     #[inline]
     pub(crate) fn deadline(&self, key: Key) -> u64 {
@@ -245,17 +254,6 @@ impl<T: Copy> Wheel<T> {
     /// All alarms have smaller numbers than this.
     pub(crate) fn numbers(&self) -> Key {
         self.alarms.len() as Key
-    }
-
-    /// Makes room for twice as many alarms.
-    #[cold]
-    fn grow(&mut self) {
-        self.alarms.reserve(self.alarms.len().max(LOOK));
-        room::prefer_huge_pages(self.alarms.as_mut_ptr(), self.alarms.capacity());
-        assert!(
-            self.alarms.capacity() < NONE as usize,
-            "thousands of millions of deadlines on one worker"
-        );
     }
 
     /// The last alarm has gone. From now on alarms that are armed one after the other lie one after the other again. Room is kept
