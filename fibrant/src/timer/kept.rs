@@ -260,6 +260,7 @@ mod tests {
 
     /// A timer that is due then.
     fn armed(kept: &Kept, due: u64) -> &'static Record {
+        kept.make_room();
         let (record, state) = kept.records().take(Box::new(Once(|| ())));
         state.start.set(due);
         state.length.set(0);
@@ -334,6 +335,29 @@ mod tests {
         }
         while kept.next_visit() == Some(0) {}
         assert_eq!((kept.next_deadline(), all(&kept)), (None, 0));
+    }
+
+    #[test]
+    fn where_all_are_stale_the_next_timer_finds_an_empty_wheel() {
+        let kept = Kept::new();
+        for is_alone in [true, false] {
+            let timers: Vec<_> = (0..2 * MANY as u64).map(|hour| armed(&kept, hour)).collect();
+            let rest = if is_alone { &timers[..] } else { &timers[1..] };
+            rest.iter().for_each(|record| end(&kept, record));
+            let record = armed(&kept, 5 * HOUR);
+            let expected = if is_alone { 1 } else { 2 * MANY };
+            assert_eq!(
+                (all(&kept), kept.alarms()),
+                (expected, 1 + timers.len() - rest.len())
+            );
+            // Those that are used again do not take themselves for armed.
+            let others = [1, 2, 3].map(|hour| armed(&kept, hour * HOUR));
+            others.iter().for_each(|record| end(&kept, record));
+            end(&kept, record);
+            kept.forget_stale();
+            assert_eq!(all(&kept), timers.len() - rest.len());
+        }
+        assert_eq!(kept.next_deadline(), Some(0));
     }
 
     #[test]
