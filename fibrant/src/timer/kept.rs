@@ -114,15 +114,18 @@ impl Kept {
     /// Removes all stale alarms.
     #[cold]
     pub(crate) fn forget_stale(&self) {
-        let wheel = &mut *self.wheel.borrow_mut();
-        if wheel.len() == self.stale.get() {
-            disarm_all(wheel);
-            wheel.clear();
-            self.stale.set(0);
-        }
-        while self.stale.get() > 0 {
-            self.sweep(wheel);
-        }
+        // Room may be given back to the allocator, and this may be a fiber.
+        without_waiting(|| {
+            let wheel = &mut *self.wheel.borrow_mut();
+            if wheel.len() == self.stale.get() {
+                disarm_all(wheel);
+                wheel.clear();
+                self.stale.set(0);
+            }
+            while self.stale.get() > 0 {
+                self.sweep(wheel);
+            }
+        });
     }
 
     /// Notes that a timer is over, or its record used again, while its alarm is in the wheel.

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long a program may take at least; what takes much longer than planned hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// On a slow machine there are fewer rounds: none begins that would make a benchmark take so many times as long as planned.
 const OVERTIME: f64 = 1.6;
