@@ -10,12 +10,22 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// The present moment.
 #[inline]
 pub(crate) fn now() -> u64 {
+    read(libc::CLOCK_MONOTONIC)
+}
+
+/// How long this thread has had a processor. To ask takes a system call.
+pub(crate) fn thread_cpu_time() -> u64 {
+    read(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+#[inline]
+fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: writes to a local variable. This clock exists everywhere, so it cannot fail.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    // SAFETY: writes to a local variable. These clocks exist everywhere, so it cannot fail.
+    unsafe { libc::clock_gettime(clock, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 

@@ -70,8 +70,6 @@ pub struct Routine {
     borrowed: Cell<Option<Box<Stack>>>,
     /// What it waits by, once it has been needed: a task of the scheduler's.
     task: Cell<Option<NonNull<Task>>>,
-    /// The deadline of its wait, while it waits: the scheduler's.
-    pub(crate) deadline: Cell<*const ()>,
     /// Its thread's.
     home: Cell<*const Switching>,
     /// What its user keeps with it.
@@ -277,7 +275,6 @@ pub(crate) use define_crossing;
 impl Routine {
     fn make(place: Place, function: Function, argument: *mut c_void, home: *const Switching) -> Routine {
         Routine {
-            deadline: Cell::new(ptr::null()),
             context: Context::spent(),
             parent: Cell::new(ptr::null()),
             function: Cell::new(function),

@@ -149,11 +149,13 @@ impl Wait {
         })
     }
 
-    /// Ends a wait of any kind, if there is one. Who gets `true` sees to it that the fiber never goes on from it.
-    pub(crate) fn end_any(&self) -> bool {
+    /// Ends a wait of any kind, if there is one. For those who know that it can be no other than the one they mean. Who gets `true` must put
+    /// the fiber back into a queue, or see to it that it never goes on.
+    #[inline]
+    pub(crate) fn end_any(&self, outcome: Outcome) -> bool {
         self.change(|word| {
             let ends = word & WAITING != 0;
-            (if ends { ended(word, Outcome::Closed) } else { word }, ends)
+            (if ends { ended(word, outcome) } else { word }, ends)
         })
     }
 

@@ -16,7 +16,7 @@ use super::doubt::Doubts;
 use super::table::{self, DIRECTIONS, Registration, State};
 use crate::clock;
 use crate::context;
-use crate::scheduler::{self, Desk, Driver, Purpose, Timed, Worker};
+use crate::scheduler::{self, Armed, Desk, Driver, Purpose, Timed, Worker};
 use crate::sys::{self, syscall};
 use crate::timer;
 use std::any::Any;
@@ -33,10 +33,7 @@ const BATCH: usize = 256;
 // What has no deadline has a key that no deadline has.
 const _: () = assert!(Timed::UNARMED == timer::NONE);
 
-/// The cache lines around a deadline in a frame that are needed to wake its fiber. The others are asked for when its turn is near.
-const LINES_AROUND: std::ops::Range<isize> = -1..3;
-
-/// How many deadlines later somebody's turn is when the fiber is fetched.
+/// How many deadlines later somebody is woken when its stack is asked for.
 const DEADLINES_AHEAD: usize = 4;
 
 /// How many events later somebody's turn is when the fiber is fetched; twice as many when what it has on its stack is, which leads there.
@@ -49,8 +46,14 @@ const CROWD: usize = 300;
 const MANY_ALARMS: usize = 4096;
 const SLACK: u64 = 50_000;
 
-/// With hundreds of thousands it is half a nanosecond for each of them, up to this: a moment's sleep takes as long as waking twenty fibers.
-const MOST_SLACK: u64 = 250_000;
+/// If so many of them have expired since the last sleep, others come soon, and each sleep until then costs processor time: two microseconds, or thirty in
+/// some virtual machines. So they are as much further apart that sleeping takes at most such a part of the time; but no further than this.
+const MANY_DUE: usize = 16;
+const PART_FOR_SLEEPING: u64 = 16;
+const MOST_SLACK: u64 = 500_000;
+
+/// Of so many sleeps among [`MANY_ALARMS`] the processor time of one is measured, which takes a microsecond.
+const SLEEPS_MEASURED: u8 = 16;
 
 /// From here on a sleep is so long that what the kernel may add shows: nanoseconds.
 const LONG_SLEEP: u64 = 100_000_000;
@@ -70,6 +73,11 @@ pub(crate) struct Reactor {
     doubts: Doubts,
     /// When deadlines last expired.
     last_expired: Cell<u64>,
+    /// How many have since the last sleep.
+    expired: Cell<usize>,
+    /// The processor time that a short sleep takes, in nanoseconds, and how many sleeps there are to come before it is measured again.
+    sleep_cost: Cell<u64>,
+    until_measured: Cell<u8>,
     /// The descriptors that are registered here, or were.
     registered: RefCell<HashSet<RawFd>>,
     events: RefCell<Box<[libc::epoll_event; BATCH]>>,
@@ -100,6 +108,9 @@ impl Reactor {
             desk,
             doubts: Doubts::new(),
             last_expired: Cell::new(0),
+            expired: Cell::new(0),
+            sleep_cost: Cell::new(0),
+            until_measured: Cell::new(0),
             registered: RefCell::default(),
             events: RefCell::new(Box::new([libc::epoll_event { events: 0, u64: 0 }; BATCH])),
         })
@@ -236,54 +247,77 @@ impl Reactor {
     /// takes longer than all that is done then.
     fn next_visit(&self) -> u64 {
         let next = self.timers.next_visit().unwrap_or(clock::NEVER);
-        let alarms = self.alarms();
-        if alarms < MANY_ALARMS {
-            next
-        } else {
-            let slack = (alarms as u64 / 2).clamp(SLACK, MOST_SLACK);
-            next.max(self.last_expired.get().saturating_add(slack))
+        if self.alarms() < MANY_ALARMS {
+            return next;
         }
+        let slack = if self.expired.get() < MANY_DUE {
+            SLACK
+        } else {
+            (self.sleep_cost.get() * PART_FOR_SLEEPING).clamp(SLACK, MOST_SLACK)
+        };
+        next.max(self.last_expired.get().saturating_add(slack))
+    }
+
+    /// The same as [`wait`](Reactor::wait), and measures now and then what a sleep costs, if that matters.
+    fn wait_measured(&self, until: u64) -> usize {
+        self.expired.set(0);
+        let until = (until != clock::NEVER).then_some(until);
+        if self.alarms() < MANY_ALARMS {
+            return self.wait(until);
+        }
+        if self.until_measured.get() > 0 {
+            self.until_measured.set(self.until_measured.get() - 1);
+            return self.wait(until);
+        }
+        self.until_measured.set(SLEEPS_MEASURED - 1);
+        let before = clock::thread_cpu_time();
+        let count = self.wait(until);
+        let cost = clock::thread_cpu_time() - before;
+        // Whatever the machine did meanwhile is in it: one sleep alone says little.
+        self.sleep_cost.set(match self.sleep_cost.get() {
+            0 => cost,
+            known => (3 * known + cost) / 4,
+        });
+        count
     }
 
     /// Expires the deadlines that have come by then. Returns whether there were any.
     fn expire_until(&self, moment: u64, worker: &Worker) -> bool {
-        // Most are in the frames of fibers that have not run for a while: what they will need is fetched before they do.
-        self.timers.wheel.borrow_mut().advance(moment, |timed| {
-            let lines = timed.as_ptr().cast::<[u8; 64]>();
-            for line in LINES_AROUND {
-                context::prefetch(lines.wrapping_offset(line));
-            }
+        // Most are of fibers that have not run for a while: what they will need is fetched before they do.
+        self.timers.wheel.borrow_mut().advance(moment, |armed| match armed.purpose() {
+            Purpose::Wait => scheduler::prefetch_sleeper(armed.timed()),
+            Purpose::Timer | Purpose::Nothing => context::prefetch(armed.timed().as_ptr()),
         });
-        let mut found = false;
+        let mut due = 0;
         loop {
             let mut wheel = self.timers.wheel.borrow_mut();
-            if let Some(later) = wheel.due_after(DEADLINES_AHEAD) {
+            if let Some(later) = wheel.due_after(DEADLINES_AHEAD)
+                && later.purpose() == Purpose::Wait
+            {
                 // SAFETY: what `arm` was given stays valid until it has expired or is disarmed, and this has not.
-                unsafe {
-                    if let Purpose::Wait = later.as_ref().purpose {
-                        scheduler::prefetch_waiter(later);
-                    }
-                }
+                unsafe { scheduler::prefetch_stack_of_sleeper(later.timed()) };
             }
-            let Some(timed) = wheel.take_due() else {
+            let Some(armed) = wheel.take_due() else {
                 break;
             };
             drop(wheel);
-            if !found {
-                found = true;
-                self.last_expired.set(moment);
-            }
+            due += 1;
             // SAFETY: as above: it has expired just now.
             unsafe {
+                let timed = armed.timed();
                 timed.as_ref().key.set(Timed::UNARMED);
-                match timed.as_ref().purpose {
-                    Purpose::Wait => scheduler::expire_wait(timed),
+                match armed.purpose() {
+                    Purpose::Wait => scheduler::expire_wait(timed, worker),
                     Purpose::Timer => timer::expire(timed, worker),
                     Purpose::Nothing => {}
                 }
             }
         }
-        found
+        if due > 0 {
+            self.last_expired.set(moment);
+            self.expired.set(self.expired.get() + due);
+        }
+        due > 0
     }
 
     /// Something has happened to a descriptor.
@@ -436,8 +470,7 @@ impl Driver for Reactor {
             Some(0) => self.wait(Some(0)),
             _ => {
                 let visit = self.next_visit();
-                let until = until.unwrap_or(clock::NEVER).min(visit).min(self.doubts.due());
-                self.wait((until != clock::NEVER).then_some(until))
+                self.wait_measured(until.unwrap_or(clock::NEVER).min(visit).min(self.doubts.due()))
             }
         };
         // With many connections whatever belongs to one has left the cache when an event comes: it is fetched a little ahead.
@@ -471,9 +504,9 @@ impl Driver for Reactor {
         self.expire_until(now, worker) || is_anyone_reminded
     }
 
-    unsafe fn arm(&self, timed: NonNull<Timed>, deadline: u64) {
+    unsafe fn arm(&self, timed: NonNull<Timed>, purpose: Purpose, deadline: u64) {
         // SAFETY: by the caller's promise.
-        unsafe { self.timers.arm(timed, deadline) };
+        unsafe { self.timers.arm(Armed::new(timed, purpose), deadline) };
     }
 
     unsafe fn disarm(&self, timed: NonNull<Timed>) {

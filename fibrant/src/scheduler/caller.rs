@@ -104,11 +104,11 @@ impl Caller {
             "a worker is driven by the thread that it belongs to"
         );
         let worker = &self.worker;
-        let timed = Timed::new(Purpose::Nothing);
+        let timed = Timed::new();
         worker.man(|| {
             if deadline != clock::NEVER {
                 // SAFETY: it is new, and stays here until it has expired or is disarmed below.
-                unsafe { worker.driver.arm(NonNull::from(&timed), deadline) };
+                unsafe { worker.driver.arm(NonNull::from(&timed), Purpose::Nothing, deadline) };
             }
             worker.drive(|| more(worker) && (deadline == clock::NEVER || clock::now() < deadline));
             if timed.is_armed() {

@@ -25,8 +25,8 @@ pub(crate) trait Driver {
     /// Arms a deadline: nanoseconds of the monotonic clock.
     ///
     /// # Safety
-    /// It is not armed, and stays valid and in place until it has expired or is disarmed.
-    unsafe fn arm(&self, timed: NonNull<Timed>, deadline: u64);
+    /// It is not armed, stays valid and in place until it has expired or is disarmed, and is what its purpose says.
+    unsafe fn arm(&self, timed: NonNull<Timed>, purpose: Purpose, deadline: u64);
 
     /// Disarms a deadline.
     ///
@@ -50,22 +50,53 @@ pub(crate) trait Driver {
     fn timers(&self) -> &dyn Any;
 }
 
-/// What has a deadline: embedded in a wait's frame on a fiber's stack, or in a timer. Only the worker that armed it touches it.
+/// What has a deadline: embedded in a fiber or a timer. Only the worker that armed it touches it.
 pub(crate) struct Timed {
     /// What the driver knows its deadline by, while it is armed.
     pub(crate) key: Cell<u32>,
-    pub(crate) purpose: Purpose,
 }
 
 /// What is done when a deadline has come.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// It ends a wait: see [`expire_wait`](super::expire_wait).
+    /// It ends the wait of the fiber that it is embedded in: see [`expire_wait`](super::expire_wait).
     Wait,
-    /// A timer fires: see [`timer::expire`](crate::timer::expire).
+    /// The timer fires whose head it is: see [`timer::expire`](crate::timer::expire).
     Timer,
     /// Nothing: the worker's sleep is over.
     Nothing,
+}
+
+/// Something that is armed, and its purpose, in one word: the purpose is in the lowest bits of the address, which are zero. So whoever
+/// expires a million of them knows what each is before it has to be looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Armed(NonNull<Timed>);
+
+const _: () = assert!((Purpose::Nothing as usize) < align_of::<Timed>());
+
+impl Armed {
+    /// What is armed for this purpose.
+    #[inline]
+    pub(crate) fn new(timed: NonNull<Timed>, purpose: Purpose) -> Armed {
+        Armed(timed.map_addr(|address| address | purpose as usize))
+    }
+
+    /// What is done when its deadline has come.
+    #[inline]
+    pub(crate) fn purpose(self) -> Purpose {
+        match self.0.addr().get() % align_of::<Timed>() {
+            0 => Purpose::Wait,
+            1 => Purpose::Timer,
+            _ => Purpose::Nothing,
+        }
+    }
+
+    /// What is armed.
+    #[inline]
+    pub(crate) fn timed(self) -> NonNull<Timed> {
+        // SAFETY: without its purpose it is the address that it was made with, which is not null.
+        unsafe { NonNull::new_unchecked(self.0.as_ptr().wrapping_byte_sub(self.purpose() as usize)) }
+    }
 }
 
 impl Timed {
@@ -73,10 +104,9 @@ impl Timed {
     pub(crate) const UNARMED: u32 = u32::MAX;
 
     /// One that is not armed.
-    pub(crate) const fn new(purpose: Purpose) -> Timed {
+    pub(crate) const fn new() -> Timed {
         Timed {
             key: Cell::new(Timed::UNARMED),
-            purpose,
         }
     }
 

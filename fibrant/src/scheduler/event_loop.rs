@@ -17,7 +17,7 @@ use super::worker::Worker;
 use crate::clock;
 use crate::context::stack::MIN_SIZE;
 use crate::fiber::routine::{Crossing, Function, Routine, Stage, Switching, Wanted};
-use crate::fiber::{Scheduler, Task, TaskRef, Thread, WaitNumber, WaitReason};
+use crate::fiber::{Outcome, Scheduler, Task, TaskRef, Thread, WaitNumber, WaitReason};
 use crate::sys::{self, PerProcess};
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -302,8 +302,8 @@ impl EventLoop {
         let task = routine.task().expect("what waits has a task");
         // SAFETY: the routine keeps it alive; every task is the head of a Scheduled.
         let scheduled = unsafe { task.cast::<Scheduled>().as_ref() };
-        self.worker.disarm_deadline(routine);
-        if !scheduled.task.wait.end_any() {
+        self.worker.disarm_deadline(scheduled);
+        if !scheduled.task.wait.end_any(Outcome::Closed) {
             self.worker.take_out(task.cast());
         }
         if let Some(table) = scheduled.in_table.take() {
@@ -391,14 +391,14 @@ impl EventLoop {
             return Err(refused_in_runtime());
         }
         let worker = &self.worker;
-        let turn = Timed::new(Purpose::Nothing);
+        let turn = Timed::new();
         while self.process == sys::process() {
             self.thread().as_worker(NonNull::from(worker), || {
                 if worker.take_inbox() > 0 {
                     worker.poll();
                 } else if after.is_some() {
                     // SAFETY: it is not armed, and stays here until it is disarmed or has expired.
-                    unsafe { worker.driver.arm(NonNull::from(&turn), clock::now() + TURN) };
+                    unsafe { worker.driver.arm(NonNull::from(&turn), Purpose::Nothing, clock::now() + TURN) };
                     worker.sleep();
                     if turn.is_armed() {
                         // SAFETY: it is armed, here.

@@ -56,12 +56,12 @@ pub(crate) use caller::Caller;
 pub(crate) use cancel::Interruption;
 pub(crate) use crew::{Crew, FOREIGN, Phase};
 pub(crate) use desk::Desk;
-pub(crate) use driver::{Driver, Purpose, Timed};
+pub(crate) use driver::{Armed, Driver, Purpose, Timed};
 pub(crate) use group::{Group, Locals};
 pub(crate) use lock::{Guard, Lock};
 pub(crate) use scheduled::{InTable, Making, Scheduled};
 pub(crate) use scope::ScopeData;
-pub(crate) use turn::{WaitEnd, Waiting, expire_wait, prefetch_waiter};
+pub(crate) use turn::{WaitEnd, Waiting, expire_wait, prefetch_sleeper, prefetch_stack_of_sleeper};
 pub(crate) use worker::Worker;
 
 use crate::clock;

@@ -14,7 +14,7 @@
 //! | `next` | whoever has claimed the fiber's wait, then its worker: it is in one queue at a time |
 //! | `station` | whoever holds the lock of the owner's roster; the stamp in it, once the fiber has started, its worker |
 //! | `owner` | written under that lock or by the fiber's own thread, read by anyone |
-//! | `context`, `thread_pointer`, `group`, `deadline`, `deferrals`, `is_unhooked`, `heard`, `in_table`, `row` | the thread that the fiber runs on |
+//! | `context`, `thread_pointer`, `timed`, `group`, `deadline`, `deferrals`, `is_unhooked`, `heard`, `in_table`, `row` | the thread that the fiber runs on |
 //! | `completion` | see [`completion`](super::completion) |
 //! | the stage | before the start and while it runs: its worker; afterwards whoever `completion` says |
 //!
@@ -25,6 +25,7 @@ use super::cancel::Cancelled;
 use super::cancel::Interruption;
 use super::completion::Completion;
 use super::desk::Desk;
+use super::driver::Timed;
 use super::group::{Group, Locals};
 use super::inbox::Item;
 use super::roster::{Member, Station};
@@ -35,7 +36,7 @@ use crate::fiber::{Kind, Payload, Task, TaskRef, spare};
 use crate::primitives::atomic::{AtomicPtr, Ordering::Relaxed};
 use crate::sys;
 use std::cell::{Cell, UnsafeCell};
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, offset_of};
 use std::panic::{self, AssertUnwindSafe, Location};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -52,6 +53,11 @@ pub(crate) struct Scheduled {
     pub(super) thread_pointer: Cell<*mut u8>,
     /// The next one in the queue or inbox that it is in.
     pub(super) next: AtomicPtr<Scheduled>,
+    /// What the deadline of its wait is known by. Here and not in the frame that waits, which is on another page for each fiber: to expire very
+    /// many deadlines takes no look at any stack.
+    pub(super) timed: Timed,
+    /// The size of stack it wants, in units of [`STACK_UNIT`].
+    stack_units: u32,
     /// How many guards keep it from being cancelled.
     pub(super) deferrals: Cell<u16>,
     /// Whether it does not want its blocking calls to be hooked.
@@ -80,13 +86,14 @@ pub(crate) struct Scheduled {
     pub(crate) in_table: Cell<Option<NonNull<InTable>>>,
     /// Which address it has waited for last, and how often in a row: see [`address`](crate::sync).
     pub(crate) row: Cell<u64>,
-    /// The size of stack it wants.
-    pub(super) stack_size: usize,
     /// Whether it has ended, and who waits for that.
     pub(super) completion: Completion,
     /// The scope that it was spawned in, until it ends.
     pub(super) scope: Option<Arc<ScopeData>>,
 }
+
+/// Sizes of stacks are multiples of this.
+const STACK_UNIT: usize = 4096;
 
 /// A function to be called if a fiber that waits is abandoned, and what it is called with.
 #[derive(Clone, Copy)]
@@ -178,6 +185,7 @@ impl Scheduled {
     where
         F: FnOnce() -> T,
     {
+        debug_assert!(making.stack_size.is_multiple_of(STACK_UNIT));
         let place = spare::allocate::<Job<F, T>>();
         // Written in place: it is large enough for a copy to show.
         let job = Job {
@@ -202,7 +210,8 @@ impl Scheduled {
                 held: Cell::new(Held::Work),
                 context: Cell::new(ptr::null()),
                 thread_pointer: Cell::new(ptr::null_mut()),
-                stack_size: making.stack_size,
+                timed: Timed::new(),
+                stack_units: (making.stack_size / STACK_UNIT) as u32,
                 deadline: Cell::new(u64::MAX),
                 deferrals: Cell::new(0),
                 is_unhooked: Cell::new(false),
@@ -222,6 +231,25 @@ impl Scheduled {
         let head = place.cast::<Scheduled>();
         // SAFETY: it was made with two references; this is one of them.
         (head, unsafe { TaskRef::from_raw(head.cast()) })
+    }
+
+    /// The size of stack it wants.
+    #[inline]
+    pub(super) fn stack_size(&self) -> usize {
+        self.stack_units as usize * STACK_UNIT
+    }
+
+    /// What the deadline of its wait is known by, as an address from which the whole can be found again.
+    #[inline]
+    pub(super) fn timed(&self) -> NonNull<Timed> {
+        // SAFETY: a field of what is referred to.
+        unsafe { NonNull::from(self).byte_add(offset_of!(Scheduled, timed)).cast() }
+    }
+
+    /// The fiber that this is in. The address need not be good, but then the result is not either.
+    #[inline]
+    pub(super) fn of_timed(timed: NonNull<Timed>) -> *const Scheduled {
+        timed.as_ptr().wrapping_byte_sub(offset_of!(Scheduled, timed)).cast()
     }
 
     /// The scheduler's part of a task.

@@ -27,7 +27,6 @@ use crate::clock;
 use crate::context::exceptions::Exceptions;
 use crate::context::stack::Stack;
 use crate::context::{self, Context, tls};
-use crate::fiber::routine::Routine;
 use crate::fiber::{Block, NoWait, Outcome, Task, TaskRef, Thread, WaitKind, WaitNumber, WaitReason};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering::Relaxed;
@@ -56,14 +55,6 @@ pub(crate) enum WaitEnd {
     /// The fiber is to unwind: it was cancelled, or the time of a `timeout` around the wait is up. The caller cleans up and
     /// then calls [`Interruption::unwind`](super::cancel::Interruption::unwind).
     Interrupted(super::cancel::Interruption),
-}
-
-/// A deadline of a wait, on the stack of the fiber that waits.
-#[repr(C)]
-struct WaitDeadline {
-    timed: Timed,
-    task: NonNull<Task>,
-    number: WaitNumber,
 }
 
 /// Where the processor goes next.
@@ -133,31 +124,12 @@ impl Worker {
         } else {
             clock::NEVER
         };
-        let new_deadline = || WaitDeadline {
-            timed: Timed::new(Purpose::Wait),
-            task: NonNull::from(&fiber.task),
-            number,
-        };
         let when = waiting.deadline.min(limit);
-        let (on_heap, here);
-        let deadline: Option<&WaitDeadline> = if when == clock::NEVER {
-            None
-        } else if self.keeps_no_records() {
-            // This frame may be moved away meanwhile.
-            on_heap = Box::new(new_deadline());
-            Some(&on_heap)
-        } else {
-            here = new_deadline();
-            Some(&here)
-        };
-        if let Some(deadline) = deadline {
-            if let Some(routine) = self.routine() {
-                // It is taken back if the coroutine never goes on.
-                routine.deadline.set(ptr::from_ref(deadline).cast());
-            }
+        if when != clock::NEVER {
             // Armed before anyone is told: whoever ends the wait may do so at once, and then finds it as it will be.
-            // SAFETY: it is new, and stays where it is until it is disarmed below or has expired: this frame stays, and so does the heap.
-            unsafe { self.driver.arm(NonNull::from(&deadline.timed), when) };
+            // SAFETY: it is not armed, as the fiber has disarmed it at the end of its last wait, and stays where it is until it is disarmed
+            // below or has expired: a fiber that has not ended stays. One that never goes on has it disarmed, or expired with all others.
+            unsafe { self.driver.arm(fiber.timed(), Purpose::Wait, when) };
         }
         announce(&fiber.task, number);
         if self.is_event_loop && !fiber.task.wait.is_waiting() {
@@ -168,15 +140,7 @@ impl Worker {
         } else {
             self.give_way(fiber);
         }
-        if let Some(deadline) = deadline {
-            if deadline.timed.is_armed() {
-                // SAFETY: it is armed, with this worker's driver: a fiber that waits stays with its worker.
-                unsafe { self.driver.disarm(NonNull::from(&deadline.timed)) };
-            }
-            if let Some(routine) = self.routine() {
-                routine.deadline.set(ptr::null());
-            }
-        }
+        self.disarm_deadline(fiber);
         match fiber.task.wait.outcome() {
             Outcome::Woken => WaitEnd::Woken,
             Outcome::Closed => WaitEnd::Closed,
@@ -188,30 +152,13 @@ impl Worker {
         }
     }
 
-    /// Takes back the deadline of a coroutine that never goes on from its wait, and frees it, if it is on the heap.
-    pub(super) fn disarm_deadline(&self, routine: &Routine) {
-        let place = routine.deadline.replace(ptr::null()).cast::<WaitDeadline>();
-        // SAFETY: it is where `wait` has put it, and stays there as the coroutine does not go on.
-        if let Some(deadline) = unsafe { place.as_ref() } {
-            if deadline.timed.is_armed() {
-                // SAFETY: it is armed, with this worker's driver.
-                unsafe { self.driver.disarm(NonNull::from(&deadline.timed)) };
-            }
-            if routine.keeps_no_records() {
-                // SAFETY: it is in a box, whose owner is a frame that is never gone back to.
-                drop(unsafe { Box::from_raw(place.cast_mut()) });
-            }
-        }
-    }
-
-    /// The coroutine that runs here, if this is an event loop.
+    /// Takes back the deadline of a fiber of this worker whose wait is over, or which never goes on from it.
     #[inline(always)]
-    fn routine(&self) -> Option<&Routine> {
-        if !self.is_event_loop {
-            return None;
+    pub(super) fn disarm_deadline(&self, fiber: &Scheduled) {
+        if fiber.timed.is_armed() {
+            // SAFETY: it is armed, with this worker's driver: a fiber that waits stays with its worker.
+            unsafe { self.driver.disarm(fiber.timed()) };
         }
-        // SAFETY: it runs, so it is alive.
-        self.thread().routine().map(|routine| unsafe { routine.as_ref() })
     }
 
     /// Lets everyone else who can run have a turn first.
@@ -392,7 +339,7 @@ impl Worker {
         let thread = self.thread();
         let stack = thread
             .stacks
-            .take(fiber.stack_size, fiber.is_isolated, &thread.counters)?;
+            .take(fiber.stack_size(), fiber.is_isolated, &thread.counters)?;
         let pointer = match (stack.locals(), fiber.group.get()) {
             (Some((layout, pointer)), _) => {
                 // SAFETY: the stack is idle, so nobody runs with its block; this is the thread that will.
@@ -517,27 +464,32 @@ impl Worker {
 ///
 /// # Safety
 /// Its purpose is a wait's, and it was armed by this worker and has just expired.
-pub(crate) unsafe fn expire_wait(timed: NonNull<Timed>) {
-    // SAFETY: by the contract it is the head of such a deadline; the frame that it is on is that of a fiber that waits, or that was claimed
-    // and has not run since, as it runs on the worker that runs this.
-    let deadline = unsafe { timed.cast::<WaitDeadline>().as_ref() };
-    // SAFETY: as above, so the fiber has not ended.
-    let task = unsafe { deadline.task.as_ref() };
-    if task.wait.claim(deadline.number, Outcome::TimedOut) {
-        // SAFETY: its wait was just claimed.
-        unsafe { task.wake() };
+#[inline]
+pub(crate) unsafe fn expire_wait(timed: NonNull<Timed>, worker: &Worker) {
+    // SAFETY: by the contract it is in a fiber that waits, or that was claimed and has not run since, as it runs on the worker that runs
+    // this: it would have disarmed it. So the fiber has not ended, and if it waits, the wait is the one that this was armed for.
+    let fiber = unsafe { &*Scheduled::of_timed(timed) };
+    if fiber.task.wait.end_any(Outcome::TimedOut) {
+        // SAFETY: its wait was just claimed, and it is this worker's, as a fiber that waits stays with its worker.
+        unsafe { worker.enqueue(NonNull::from(fiber)) };
     }
 }
 
 /// Asks for what [`expire_wait`] will need.
+#[inline]
+pub(crate) fn prefetch_sleeper(timed: NonNull<Timed>) {
+    context::prefetch_lines(Scheduled::of_timed(timed), LINES_OF_A_FIBER);
+}
+
+/// Asks for the place on its stack that says where the fiber goes on: the first thing that its turn will need.
 ///
 /// # Safety
 /// Its purpose is a wait's, and it is armed, by this worker.
 #[inline]
-pub(crate) unsafe fn prefetch_waiter(timed: NonNull<Timed>) {
+pub(crate) unsafe fn prefetch_stack_of_sleeper(timed: NonNull<Timed>) {
     // SAFETY: as in `expire_wait`.
-    let deadline = unsafe { timed.cast::<WaitDeadline>().as_ref() };
-    context::prefetch_lines(deadline.task.as_ptr(), LINES_OF_A_FIBER);
+    let fiber = unsafe { &*Scheduled::of_timed(timed) };
+    context::prefetch(fiber.context.get());
 }
 
 /// The first and last function on a scheduled fiber's stack.
@@ -627,7 +579,7 @@ unsafe fn arrive(block: NonNull<Block>, thread: &Thread) {
 unsafe fn fits(block: NonNull<Block>, left: &Left, next: NonNull<Scheduled>) -> bool {
     // SAFETY: by the caller's promise.
     let (stack, next) = unsafe { (block.as_ref().stack(), next.as_ref()) };
-    stack.size() == next.stack_size
+    stack.size() == next.stack_size()
         && stack.is_isolated() == next.is_isolated
         && if next.is_isolated {
             matches!(left, Left::Nobody(_))

@@ -248,8 +248,8 @@ fn retire(record: &'static Record, state: Held, worker: &Worker, kept: &Kept) {
 /// # Safety
 /// Its purpose is a timer's, and it was armed by this worker and has just expired.
 pub(crate) unsafe fn expire(timed: NonNull<Timed>, worker: &Worker) {
-    // SAFETY: by the contract it is valid, and a timer's.
-    let record = unsafe { Record::of(timed) }.expect("a timer's");
+    // SAFETY: by the contract it is the head of a record, which stays for ever.
+    let record: &'static Record = unsafe { timed.cast().as_ref() };
     let kept = Kept::of(worker);
     let state = record.lock();
     let phase = worker.crew.phase();

@@ -5,7 +5,7 @@
 //!
 //! # Alarms that are left in the wheel
 //!
-//! The deadline of a wait is disarmed when the wait ends: it lies in the frame of whoever waits. A timer's record stays, and most timers are
+//! The deadline of a wait is disarmed when the wait ends: it lies in the fiber that waits, which may end. A timer's record stays, and most timers are
 //! cancelled, or moved to later, long before they are due. So the wheel is not told: a timer that is over leaves its alarm where it is, and so does one that
 //! is due later now. When that alarm comes up, whoever finds it looks at the record; and if the record is used for the next timer before
 //! that, the alarm may do for that one, too. What must hold is that an armed timer has an alarm that goes off no later than the timer is due.
@@ -18,7 +18,7 @@ use super::records::{Record, Records, Standing, TakenRecords};
 use super::wheel::{Key, Visit, Wheel};
 use crate::clock;
 use crate::primitives::without_waiting;
-use crate::scheduler::{Timed, Worker};
+use crate::scheduler::{Armed, Timed, Worker};
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 
@@ -33,7 +33,7 @@ const MANY: usize = 4096;
 
 /// The wheel and the records of one worker.
 pub(crate) struct Kept {
-    pub(crate) wheel: RefCell<Wheel<NonNull<Timed>>>,
+    pub(crate) wheel: RefCell<Wheel<Armed>>,
     /// How many alarms are stale.
     stale: Cell<usize>,
     /// The number from which on the wheel is swept next.
@@ -70,12 +70,12 @@ impl Kept {
     /// Arms a deadline.
     ///
     /// # Safety
-    /// It is not armed, and stays valid and in place until it has expired or is disarmed.
+    /// It is not in a wheel yet, stays valid and in place until it has expired or is disarmed, and is what its purpose says.
     #[inline]
-    pub(crate) unsafe fn arm(&self, timed: NonNull<Timed>, deadline: u64) {
-        let key = self.wheel.borrow_mut().insert(timed, deadline);
+    pub(crate) unsafe fn arm(&self, armed: Armed, deadline: u64) {
+        let key = self.wheel.borrow_mut().insert(armed, deadline);
         // SAFETY: it is valid from now on, as the caller promises.
-        unsafe { timed.as_ref() }.key.set(key);
+        unsafe { armed.timed().as_ref() }.key.set(key);
     }
 
     /// Disarms a deadline.
@@ -100,7 +100,7 @@ impl Kept {
             }
             wheel.remove(key);
         }
-        record.timed.key.set(wheel.insert(record.timed(), due));
+        record.timed.key.set(wheel.insert(record.armed(), due));
     }
 
     /// Clears the wheel if there is little but stale alarms in it, before another timer is armed.
@@ -154,8 +154,8 @@ impl Kept {
         without_waiting(|| {
             let mut wheel = self.wheel.borrow_mut();
             loop {
-                let (deadline, timed) = wheel.next_alarm()?;
-                if self.is_right(&mut wheel, timed, deadline) {
+                let (deadline, armed) = wheel.next_alarm()?;
+                if self.is_right(&mut wheel, armed, deadline) {
                     return Some(deadline);
                 }
             }
@@ -174,8 +174,8 @@ impl Kept {
         for _ in 0..FEW {
             match wheel.next_visit()? {
                 Visit::Spread(moment) => return Some(moment),
-                Visit::Alarm(deadline, timed) => {
-                    if self.is_right(&mut wheel, timed, deadline) {
+                Visit::Alarm(deadline, armed) => {
+                    if self.is_right(&mut wheel, armed, deadline) {
                         return Some(deadline);
                     }
                 }
@@ -185,14 +185,14 @@ impl Kept {
     }
 
     #[inline]
-    fn has_many_stale(&self, wheel: &Wheel<NonNull<Timed>>) -> bool {
+    fn has_many_stale(&self, wheel: &Wheel<Armed>) -> bool {
         2 * self.stale.get() > wheel.len() + 2 * FEW
     }
 
     /// Sets the next alarm right, unless it is: one that is stale is removed, one that is early is armed anew.
-    fn is_right(&self, wheel: &mut Wheel<NonNull<Timed>>, timed: NonNull<Timed>, deadline: u64) -> bool {
+    fn is_right(&self, wheel: &mut Wheel<Armed>, armed: Armed, deadline: u64) -> bool {
         // SAFETY: it is armed, so it is valid.
-        let Some(record) = (unsafe { Record::of(timed) }) else {
+        let Some(record) = (unsafe { Record::of(armed) }) else {
             return true;
         };
         let due = {
@@ -205,7 +205,7 @@ impl Kept {
         };
         wheel.remove(record.timed.key.get());
         match due {
-            Some(due) => record.timed.key.set(wheel.insert(timed, due)),
+            Some(due) => record.timed.key.set(wheel.insert(armed, due)),
             None => {
                 record.timed.key.set(Timed::UNARMED);
                 self.note_gone();
@@ -216,7 +216,7 @@ impl Kept {
 
     /// Removes stale alarms among some numbers.
     #[cold]
-    fn sweep(&self, wheel: &mut Wheel<NonNull<Timed>>) {
+    fn sweep(&self, wheel: &mut Wheel<Armed>) {
         for _ in 0..SOME {
             let key = self.swept.get();
             if key >= wheel.numbers() {
@@ -225,7 +225,7 @@ impl Kept {
             }
             self.swept.set(key + 1);
             // SAFETY: it is armed, so it is valid.
-            let record = wheel.armed(key).and_then(|timed| unsafe { Record::of(timed) });
+            let record = wheel.armed(key).and_then(|armed| unsafe { Record::of(armed) });
             if let Some(record) = record
                 && record.lock().standing.get() == Standing::Free
             {
@@ -238,10 +238,10 @@ impl Kept {
 }
 
 /// Has the records of all timers know that they are in this wheel no longer.
-fn disarm_all(wheel: &Wheel<NonNull<Timed>>) {
+fn disarm_all(wheel: &Wheel<Armed>) {
     for key in 0..wheel.numbers() {
         // SAFETY: it is armed, so it is valid.
-        if let Some(record) = wheel.armed(key).and_then(|timed| unsafe { Record::of(timed) }) {
+        if let Some(record) = wheel.armed(key).and_then(|armed| unsafe { Record::of(armed) }) {
             record.timed.key.set(Timed::UNARMED);
         }
     }

@@ -11,7 +11,7 @@
 
 use crate::context;
 use crate::primitives::without_waiting;
-use crate::scheduler::{Desk, Guard, Lock, Purpose, Timed};
+use crate::scheduler::{Armed, Desk, Guard, Lock, Purpose, Timed};
 use crate::sys::PerProcess;
 use std::cell::{Cell, RefCell};
 use std::mem::{self, MaybeUninit};
@@ -156,7 +156,7 @@ unsafe impl Sync for Record {}
 impl Record {
     fn new() -> Record {
         Record {
-            timed: Timed::new(Purpose::Timer),
+            timed: Timed::new(),
             state: State {
                 lock: Lock::new(()),
                 repeats: Cell::new(false),
@@ -180,19 +180,19 @@ impl Record {
         }
     }
 
-    /// The record that a deadline is the head of, if it is a timer's.
+    /// The record of a timer's deadline; none if it is not a timer's.
     ///
     /// # Safety
-    /// It is valid.
+    /// It is what its purpose says.
     #[inline]
-    pub(super) unsafe fn of(timed: NonNull<Timed>) -> Option<&'static Record> {
+    pub(super) unsafe fn of(armed: Armed) -> Option<&'static Record> {
         // SAFETY: by the contract; a timer's is the head of a record, which stays for ever.
-        unsafe { matches!(timed.as_ref().purpose, Purpose::Timer).then(|| timed.cast::<Record>().as_ref()) }
+        (armed.purpose() == Purpose::Timer).then(|| unsafe { armed.timed().cast::<Record>().as_ref() })
     }
 
-    /// Its head, as an address from which the whole can be found again.
-    pub(super) fn timed(&'static self) -> NonNull<Timed> {
-        NonNull::from(self).cast()
+    /// What the wheel has of it: its head, as an address from which the whole can be found again.
+    pub(super) fn armed(&'static self) -> Armed {
+        Armed::new(NonNull::from(self).cast(), Purpose::Timer)
     }
 }
 
