@@ -284,10 +284,13 @@ impl Reactor {
     /// Expires the deadlines that have come by then. Returns whether there were any.
     fn expire_until(&self, moment: u64, worker: &Worker) -> bool {
         // Most are of fibers that have not run for a while: what they will need is fetched before they do.
-        self.timers.wheel.borrow_mut().advance(moment, |armed| match armed.purpose() {
-            Purpose::Wait => scheduler::prefetch_sleeper(armed.timed()),
-            Purpose::Timer | Purpose::Nothing => context::prefetch(armed.timed().as_ptr()),
-        });
+        self.timers
+            .wheel
+            .borrow_mut()
+            .advance(moment, |armed| match armed.purpose() {
+                Purpose::Wait => scheduler::prefetch_sleeper(armed.timed()),
+                Purpose::Timer | Purpose::Nothing => context::prefetch(armed.timed().as_ptr()),
+            });
         let mut due = 0;
         loop {
             let mut wheel = self.timers.wheel.borrow_mut();

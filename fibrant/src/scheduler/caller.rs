@@ -108,7 +108,11 @@ impl Caller {
         worker.man(|| {
             if deadline != clock::NEVER {
                 // SAFETY: it is new, and stays here until it has expired or is disarmed below.
-                unsafe { worker.driver.arm(NonNull::from(&timed), Purpose::Nothing, deadline) };
+                unsafe {
+                    worker
+                        .driver
+                        .arm(NonNull::from(&timed), Purpose::Nothing, deadline)
+                };
             }
             worker.drive(|| more(worker) && (deadline == clock::NEVER || clock::now() < deadline));
             if timed.is_armed() {

@@ -398,7 +398,11 @@ impl EventLoop {
                     worker.poll();
                 } else if after.is_some() {
                     // SAFETY: it is not armed, and stays here until it is disarmed or has expired.
-                    unsafe { worker.driver.arm(NonNull::from(&turn), Purpose::Nothing, clock::now() + TURN) };
+                    unsafe {
+                        worker
+                            .driver
+                            .arm(NonNull::from(&turn), Purpose::Nothing, clock::now() + TURN)
+                    };
                     worker.sleep();
                     if turn.is_armed() {
                         // SAFETY: it is armed, here.

@@ -249,7 +249,10 @@ impl Scheduled {
     /// The fiber that this is in. The address need not be good, but then the result is not either.
     #[inline]
     pub(super) fn of_timed(timed: NonNull<Timed>) -> *const Scheduled {
-        timed.as_ptr().wrapping_byte_sub(offset_of!(Scheduled, timed)).cast()
+        timed
+            .as_ptr()
+            .wrapping_byte_sub(offset_of!(Scheduled, timed))
+            .cast()
     }
 
     /// The scheduler's part of a task.

@@ -294,7 +294,7 @@ const MICRO: &[Micro] = &[
             Section::Waiting,
             "sleepers that wake",
             "A million tasks sleep until moments spread over one second, or 100,000 of those that take two pages each: the processor time for \
-             each, and how long it takes until all are done.",
+             each, in a new process (`first`) and again, and how long it takes until all are done.",
             "fibrant:100000 light tokio_mt go",
             "fibrant light tokio_mt",
         )
@@ -1077,6 +1077,7 @@ fn for_tasks() -> Vec<Budget> {
         than("timer_insert", "tokio_mt", "", 0.2),
         than("timer_cancel", "tokio_mt", "first", 0.2),
         than("timer_cancel", "tokio_mt", "", 0.2),
+        than("timer_expire", "tokio_mt", "first", 0.5),
         than("timer_expire", "tokio_mt", "", 0.5),
         alone("mem", (LIGHT, ""), 4505.0),
         alone("idle", (LIGHT, ""), 0.1),
