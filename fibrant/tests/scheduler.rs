@@ -1511,6 +1511,14 @@ fn park_timeout_is_never_early_and_ends_when_unparked() {
             let start = Instant::now();
             fibrant::sleep(ms(10));
             assert!(start.elapsed() >= ms(10));
+            // Nor that of one that had begun.
+            let me = fiber::current().unwrap();
+            let waker = fibrant::spawn(move || me.unpark());
+            fiber::park_timeout(ms(20));
+            let start = Instant::now();
+            fibrant::sleep(ms(60));
+            assert!(start.elapsed() >= ms(60));
+            waker.join().unwrap();
         });
         fiber.join().unwrap();
     }

@@ -34,8 +34,8 @@ const REASONS: &[(&[&str], &str)] = &[
     (
         &["timer_expire"],
         "Why: each sleeper is on a page of its own that has long left the cache and the table of pages that the processor keeps; a task of \
-         tokio's is a few hundred bytes. Twelve lines of each of a million such pages, and nothing else, take 120 to 138 ns; waking a million that are parked takes 200. And deadlines are kept to 50 to 250 us, \
-         by that many more system calls, where tokio's clock ticks once a millisecond. Needed: larger pages for stacks.",
+         tokio's is a few hundred bytes. Twelve lines of each of a million such pages, and nothing else, take 120 to 138 ns; waking a million that are parked takes 200. And deadlines are kept to 50 to 500 us, \
+         by that many more sleeps, where tokio's clock ticks once a millisecond. Needed: larger pages for stacks.",
     ),
     (
         &["channel"],
