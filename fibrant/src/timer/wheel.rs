@@ -7,9 +7,9 @@
 //! # Alarms
 //!
 //! A deadline and what it is for are an *alarm*. The wheel keeps its alarms close together in memory of its own,
-//! linked by their numbers there, and not in the frames and timers that they are for: those are far apart, a page
-//! each if they are stacks, and whoever sorts a million deadlines would wait for memory a few million times. So what
-//! an alarm is for is looked at once, when it goes off.
+//! linked by their numbers there, and not in the fibers and timers that they are for: those are far apart, and whoever
+//! sorts a million deadlines would wait for memory a few million times. So what an alarm is for is looked at once, when
+//! it goes off.
 //!
 //! # Levels
 //!
