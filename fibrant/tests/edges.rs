@@ -45,7 +45,8 @@ fn what_run_on_has_lent_is_not_used_when_it_has_returned() {
                 is_in_use.store(true, SeqCst);
                 has_begun.store(true, SeqCst);
                 let _guard = fibrant::defer_cancel();
-                fibrant::sleep(Duration::from_millis(50));
+                // Less than the shutdown waits for it, and more than it takes to print a panic's backtrace.
+                fibrant::sleep(Duration::from_millis(700));
                 is_in_use.store(false, SeqCst);
             });
         }));

@@ -1754,6 +1754,62 @@ fn is_registered(fd: RawFd) -> bool {
     entries.any(knows)
 }
 
+/// What an epoll of this process waits for at a descriptor, if one does.
+fn registered_for(fd: RawFd) -> Option<u32> {
+    let entries = std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+    let texts = entries.map(|entry| std::fs::read_to_string(entry.path()).unwrap_or_default());
+    let events = |line: &str| {
+        let mut words = line.strip_prefix("tfd:")?.split_whitespace();
+        (words.next()? == fd.to_string()).then_some(())?;
+        let mask = words.skip_while(|word| *word != "events:").nth(1)?;
+        u32::from_str_radix(mask, 16).ok()
+    };
+    texts.flat_map(|text| text.lines().find_map(events)).next()
+}
+
+#[test]
+fn output_is_registered_for_when_somebody_first_waits_for_it() {
+    in_runtimes(|workers| {
+        let (ours, mut theirs) = streams();
+        let fd = ours.as_raw_fd();
+        let waiting = waiter(workers - 1, fd, Event::READ);
+        theirs.write_all(b"x").unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap(), Event::READ);
+        let events = registered_for(fd).expect("it is registered");
+        assert_eq!(
+            events & (libc::EPOLLIN | libc::EPOLLOUT) as u32,
+            libc::EPOLLIN as u32
+        );
+        fill(&ours);
+        let waiting = waiter(workers - 1, fd, Event::WRITE);
+        eventually(|| registered_for(fd).is_some_and(|events| events & libc::EPOLLOUT as u32 != 0));
+        assert!(drain(&theirs) > 0);
+        assert_eq!(waiting.join().unwrap().unwrap(), Event::WRITE);
+    });
+}
+
+#[test]
+fn urgent_data_is_something_to_read() {
+    in_runtimes(|workers| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (theirs, _) = listener.accept().unwrap();
+        let waiting = waiter(workers - 1, ours.as_raw_fd(), Event::READ);
+        let called = Arc::new(AtomicBool::new(false));
+        let call = Arc::clone(&called);
+        let add = move || {
+            io::add_event(ours.as_raw_fd(), Event::READ, move || call.store(true, SeqCst)).map(|()| ours)
+        };
+        let ours = fibrant::run_on(0, add).unwrap();
+        // SAFETY: sends a byte of a literal.
+        let sent = unsafe { libc::send(theirs.as_raw_fd(), b"!".as_ptr().cast(), 1, libc::MSG_OOB) };
+        assert_eq!(sent, 1);
+        assert_eq!(waiting.join().unwrap().unwrap(), Event::READ);
+        eventually(|| called.load(SeqCst));
+        drop(ours);
+    });
+}
+
 #[test]
 fn input_that_nobody_ever_reads_ends_the_registration() {
     in_runtimes(|workers| {

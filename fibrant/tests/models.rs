@@ -7,9 +7,10 @@
 //! the models put an [`Unguarded`] value beside it, which is used whenever that is used.
 
 use completion::{Completion, ResultOwner};
+use hands::Hands;
 use inbox::{Inbox, Item, Pushed};
 use lock::Lock;
-use loom::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, Ordering::*};
+use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, Ordering::*};
 use loom::thread::{self, yield_now};
 use roster::{Member, Roster, Station};
 use std::cell::Cell;
@@ -39,6 +40,8 @@ mod primitives {
 #[allow(dead_code)]
 #[path = "../src/scheduler/completion.rs"]
 mod completion;
+#[path = "../src/scheduler/hands.rs"]
+mod hands;
 #[allow(dead_code)]
 #[path = "../src/scheduler/inbox.rs"]
 mod inbox;
@@ -1033,5 +1036,84 @@ fn whoever_is_moved_is_woken_there_or_leaves_from_there() {
             "somebody is left behind"
         );
         fiber.assert_not_queued();
+    });
+}
+
+// A worker that a thread of the user's drives, and the end of its runtime.
+
+/// A runtime with such a worker.
+struct Theirs {
+    hands: Hands,
+    is_over: AtomicBool,
+    /// How many fibers are left there, and how often they were given up. The worker's: used by whoever has it.
+    left: Unguarded<usize>,
+    given_up: Unguarded<usize>,
+}
+
+impl Theirs {
+    fn new() -> Arc<Theirs> {
+        Arc::new(Theirs {
+            hands: Hands::new(),
+            is_over: AtomicBool::new(false),
+            left: Unguarded::new(1),
+            given_up: Unguarded::new(0),
+        })
+    }
+
+    /// Its thread comes, makes another fiber, and leaves. Returns whether it was let in.
+    fn visit(&self) -> bool {
+        let is_let_in = self.hands.man();
+        if is_let_in {
+            assert_eq!(self.given_up.get(), 0);
+            self.left.set(self.left.get() + 1);
+            self.hands.leave();
+            self.give_up();
+        }
+        is_let_in
+    }
+
+    /// Somebody shuts it down.
+    fn end(&self) {
+        self.is_over.store(true, Release);
+        self.give_up();
+    }
+
+    fn give_up(&self) {
+        if self.hands.give_up(|| self.is_over.load(Acquire)) {
+            self.left.set(0);
+            self.given_up.set(self.given_up.get() + 1);
+            self.hands.note_given_up();
+        }
+    }
+}
+
+#[test]
+fn what_is_left_with_a_thread_that_leaves_is_given_up_by_it_or_by_who_ends_the_runtime() {
+    in_all_orders(|| {
+        let theirs = Theirs::new();
+        let owner = spawn(&theirs, |theirs| {
+            theirs.visit();
+            theirs.visit();
+        });
+        theirs.end();
+        owner.join().unwrap();
+        assert_eq!(theirs.left.get(), 0);
+        assert!(!theirs.visit());
+        assert!(theirs.given_up.get() > 0);
+    });
+}
+
+#[test]
+fn two_that_end_a_runtime_do_not_give_it_up_at_once() {
+    in_orders_with(3, || {
+        let theirs = Theirs::new();
+        let owner = spawn(&theirs, |theirs| {
+            theirs.visit();
+        });
+        let other = spawn(&theirs, Theirs::end);
+        theirs.end();
+        owner.join().unwrap();
+        other.join().unwrap();
+        assert_eq!(theirs.left.get(), 0);
     });
 }

@@ -906,6 +906,323 @@ fn a_shutdown_ends_fibers_that_have_not_started() {
     }
 }
 
+/// A runtime whose worker 0 belongs to a thread that does `before` with it, and `after` when it is told to go on, by dropping what is returned.
+fn owned_by_another<T: Send>(
+    workers: usize,
+    before: impl FnOnce(&Runtime) -> T + Send,
+    meanwhile: impl FnOnce(&Runtime, T),
+    after: impl FnOnce(&Runtime) + Send,
+) {
+    let watchdog = Watchdog::new();
+    let runtime = build(workers, true);
+    watchdog.show(&runtime);
+    thread::scope(|s| {
+        let (ready, is_ready) = mpsc::channel();
+        let (go, may_go) = mpsc::channel::<()>();
+        let owner = s.spawn({
+            let runtime = &runtime;
+            move || {
+                ready.send(before(runtime)).unwrap();
+                let _ = may_go.recv();
+                after(runtime);
+            }
+        });
+        meanwhile(&runtime, is_ready.recv().unwrap());
+        drop(go);
+        owner.join().unwrap();
+    });
+}
+
+#[test]
+fn a_shutdown_completes_the_fibers_of_worker_0_whose_thread_is_elsewhere() {
+    for workers in [1, 2] {
+        let held = Census::default();
+        let (free, bound, local) = (held.count(), held.count(), held.count());
+        owned_by_another(
+            workers,
+            |runtime| {
+                runtime.run(|| {
+                    // Not Send, and so nobody else may drop it. It is not started, as nobody waits for it.
+                    let local = (Rc::new(()), local);
+                    drop(fibrant::spawn_local(move || drop(local)));
+                });
+                // One that has started stays when whoever drives the worker for another goes away.
+                let parked = runtime.spawn_on(0, fiber::park);
+                runtime.spawn_on(0, || ()).join().unwrap();
+                parked
+            },
+            |runtime, parked| {
+                let free = runtime.spawn(move || drop(free));
+                let bound = runtime.spawn_on(0, move || drop(bound));
+                let start = Instant::now();
+                let report = runtime.shutdown(Duration::ZERO);
+                assert!(start.elapsed() < BOUND);
+                let is_abandoned = |id| report.abandoned.iter().any(|fiber| fiber.id == id);
+                assert!(
+                    is_abandoned(parked.id()) && is_abandoned(bound.id()),
+                    "{report:?}"
+                );
+                assert!(!is_abandoned(free.id()), "{report:?}");
+                for fiber in [parked, bound] {
+                    let result = fiber.join_timeout(PATIENCE).expect("it is completed");
+                    assert!(result.unwrap_err().is::<Cancelled>());
+                }
+                match free.join_timeout(PATIENCE).expect("it is completed") {
+                    // The other worker may have run it.
+                    Ok(()) => assert_eq!(workers, 2),
+                    Err(payload) => assert!(payload.is::<Cancelled>()),
+                }
+                // Only what may be dropped anywhere.
+                assert_eq!((held.made(), held.dropped()), (3, 1));
+            },
+            |_| {},
+        );
+    }
+}
+
+#[test]
+fn whoever_leaves_worker_0_after_a_shutdown_completes_its_fibers() {
+    let (begun, has_begun) = mpsc::channel();
+    let (go, may_go) = mpsc::channel::<()>();
+    let watchdog = Watchdog::new();
+    let runtime = build(1, true);
+    watchdog.show(&runtime);
+    thread::scope(|s| {
+        let owner = s.spawn({
+            let runtime = &runtime;
+            move || {
+                runtime.run(|| {
+                    begun.send(()).unwrap();
+                    fibrant::hook::disabled(|| may_go.recv()).unwrap_err();
+                });
+            }
+        });
+        has_begun.recv().unwrap();
+        let fiber = runtime.spawn_on(0, || ());
+        let report = runtime.shutdown(Duration::ZERO);
+        assert!(
+            report.abandoned.iter().any(|late| late.id == fiber.id()),
+            "{report:?}"
+        );
+        assert!(!fiber.is_finished());
+        drop(go);
+        let result = fiber.join_timeout(PATIENCE).expect("it is completed");
+        assert!(result.unwrap_err().is::<Cancelled>());
+        owner.join().unwrap();
+    });
+}
+
+#[test]
+fn a_worker_0_that_was_given_up_is_not_entered_again() {
+    let (hand_over, handed) = mpsc::channel::<fibrant::JoinHandle<()>>();
+    owned_by_another(
+        1,
+        |runtime| {
+            runtime.run(|| ());
+        },
+        |runtime, ()| {
+            let fiber = runtime.spawn_on(0, || ());
+            runtime.shutdown(Duration::ZERO);
+            hand_over.send(fiber).unwrap();
+        },
+        move |runtime| {
+            let fiber = handed.recv().unwrap();
+            assert!(fiber.join().unwrap_err().is::<Cancelled>());
+            let entered = AssertUnwindSafe(|| runtime.run(|| unreachable!()));
+            let payload = catch_unwind(entered).unwrap_err();
+            assert!(text(&*payload).contains("takes no more work"));
+            assert!(runtime.shutdown(Duration::ZERO).cancelled.is_empty());
+        },
+    );
+}
+
+#[test]
+fn a_join_that_drives_worker_0_and_a_shutdown_elsewhere_both_end() {
+    let _watchdog = Watchdog::new();
+    for round in 0..300 {
+        let runtime = build(1, true);
+        let start = std::sync::Barrier::new(2);
+        thread::scope(|s| {
+            let owner = s.spawn(|| {
+                runtime.run(|| ());
+                let fiber = runtime.spawn_on(0, fiber::park);
+                start.wait();
+                catch_unwind(AssertUnwindSafe(|| fiber.join()))
+            });
+            start.wait();
+            // Another moment in each round.
+            (0..round % 100).for_each(|_| std::hint::spin_loop());
+            let report = runtime.shutdown(Duration::ZERO);
+            assert!(report.abandoned.is_empty(), "{report:?}");
+            match owner.join().unwrap() {
+                Ok(result) => assert!(result.unwrap_err().is::<Cancelled>()),
+                // It was driving, and was cancelled like every other.
+                Err(payload) => assert!(text(&*payload).contains("shut the runtime")),
+            }
+        });
+    }
+}
+
+/// Calls a function when it is dropped.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+#[test]
+fn what_a_shutdown_drops_may_join_another_that_has_not_started() {
+    let heard = Arc::new(AtomicUsize::new(0));
+    // By the thread that shuts it down, by the owner when it leaves, and by a worker's own thread.
+    for (use_caller, is_owner) in [(true, false), (true, true), (false, false)] {
+        let watchdog = Watchdog::new();
+        let runtime = build(1, use_caller);
+        watchdog.show(&runtime);
+        let (begun, has_begun) = mpsc::channel();
+        let (go, may_go) = mpsc::channel::<()>();
+        heard.store(0, SeqCst);
+        let hold = move || {
+            begun.send(()).unwrap();
+            fibrant::hook::disabled(|| may_go.recv()).unwrap_err();
+        };
+        thread::scope(|s| {
+            let runtime = &runtime;
+            match (use_caller, is_owner) {
+                (false, _) => drop(runtime.spawn(hold)),
+                (true, true) => drop(s.spawn(move || runtime.run(hold))),
+                (true, false) => {
+                    // It has run, and is elsewhere.
+                    s.spawn(|| runtime.run(|| ())).join().unwrap();
+                    s.spawn(hold);
+                }
+            }
+            has_begun.recv().unwrap();
+            let mut joined = Some(runtime.spawn_on(0, || ()));
+            let hearer = Arc::clone(&heard);
+            let joins = OnDrop(move || {
+                let result = joined.take().unwrap().join();
+                assert!(result.unwrap_err().is::<Cancelled>());
+                hearer.fetch_add(1, SeqCst);
+            });
+            drop(runtime.spawn(move || drop(joins)));
+            let mut go = Some(go);
+            if use_caller {
+                runtime.shutdown(Duration::ZERO);
+                drop(go.take());
+            } else {
+                // It comes back when the crew is over, and finds both.
+                s.spawn(move || {
+                    thread::sleep(ms(1500));
+                    drop(go);
+                });
+                runtime.shutdown(Duration::ZERO);
+            }
+        });
+        // The worker's thread may come back after the shutdown has given it up.
+        eventually("it has heard of the other's end", || heard.load(SeqCst) == 1);
+    }
+}
+
+#[test]
+fn a_panic_of_what_a_shutdown_drops_does_not_keep_it_from_the_rest() {
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&dropped);
+    owned_by_another(
+        1,
+        move |runtime| {
+            runtime.run(|| {
+                for _ in 0..3 {
+                    let count = Arc::clone(&count);
+                    let panics = OnDrop(move || {
+                        count.fetch_add(1, SeqCst);
+                        resume_unwind(Box::new("it is dropped"));
+                    });
+                    drop(timer::after(LONG, move || drop(panics)));
+                }
+            });
+        },
+        |runtime, ()| {
+            let fiber = runtime.spawn_on(0, || ());
+            runtime.shutdown(Duration::ZERO);
+            let result = fiber.join_timeout(PATIENCE).expect("it is completed");
+            assert!(result.unwrap_err().is::<Cancelled>());
+        },
+        |_| {},
+    );
+    assert_eq!(dropped.load(SeqCst), 3);
+}
+
+#[test]
+fn a_fiber_that_shuts_another_runtime_down_may_drop_what_waits() {
+    let waited = Arc::new(AtomicBool::new(false));
+    let note = Arc::clone(&waited);
+    owned_by_another(
+        1,
+        move |runtime| {
+            runtime.run(|| {
+                let waits = OnDrop(move || {
+                    thread::sleep(ms(1));
+                    fibrant::sleep(ms(1));
+                    note.store(true, SeqCst);
+                });
+                drop(timer::after(LONG, move || drop(waits)));
+            });
+            runtime.spawn_on(0, || ());
+            let parked = runtime.spawn_on(0, fiber::park);
+            runtime.spawn_on(0, || ()).join().unwrap();
+            parked
+        },
+        |runtime, parked| {
+            fibrant::run(|| {
+                let other = fibrant::spawn(|| fibrant::sleep(ms(5)));
+                runtime.shutdown(Duration::ZERO);
+                other.join().unwrap();
+            });
+            assert!(parked.join().unwrap_err().is::<Cancelled>());
+        },
+        |_| {},
+    );
+    assert!(waited.load(SeqCst));
+}
+
+#[test]
+fn a_panic_of_a_timers_function_that_another_thread_cancels_hurts_nobody() {
+    let _watchdog = Watchdog::new();
+    let (sender, receiver) = mpsc::channel::<fibrant::timer::Timer>();
+    let (dropping, is_dropped) = mpsc::channel();
+    let canceller = thread::spawn(move || receiver.recv().unwrap().cancel());
+    fibrant::run(|| {
+        // It would wait for a fiber that only this worker could run: that is a panic.
+        let bound = fibrant::Builder::new().worker(0).spawn(fiber::park).unwrap();
+        fibrant::yield_now();
+        let mut bound = Some(bound);
+        let joins = OnDrop(move || {
+            let bound = bound.take().unwrap();
+            let join = catch_unwind(AssertUnwindSafe(|| bound.join()));
+            dropping.send(text(&*join.unwrap_err()).to_owned()).unwrap();
+            resume_unwind(Box::new("it is dropped"));
+        });
+        sender.send(timer::after(LONG, move || drop(joins))).unwrap();
+        let message = is_dropped.recv().unwrap();
+        assert!(message.contains("on its own worker"), "{message}");
+    });
+    assert!(canceller.join().unwrap());
+}
+
+#[test]
+fn a_patience_without_end_is_no_error() {
+    let watchdog = Watchdog::new();
+    for use_caller in [false, true] {
+        let runtime = build(1, use_caller);
+        watchdog.show(&runtime);
+        let fiber = runtime.spawn(|| fibrant::sleep(ms(5)));
+        let report = runtime.shutdown(Duration::MAX);
+        assert!(report.cancelled.is_empty() && fiber.is_finished());
+    }
+}
+
 #[test]
 fn what_is_let_in_while_a_shutdown_begins_comes_to_its_end() {
     let _watchdog = Watchdog::new();
@@ -1492,6 +1809,13 @@ fn a_dump_shows_what_every_fiber_does_and_where_it_was_spawned() {
         );
         assert!(shown.waited.is_some_and(|waited| waited < PATIENCE));
     }
+    // Time passes.
+    let since = find(ids[0]).waited;
+    eventually("it has waited for longer", || {
+        let later = runtime.dump().fibers;
+        let shown = later.iter().find(|fiber| fiber.id == ids[0]).unwrap();
+        shown.waited > since.map(|since| since + ms(10))
+    });
     assert_eq!(find(owner.id()).worker, 1);
     let place = &find(ids[0]).spawned_at;
     assert!(
@@ -1896,4 +2220,47 @@ fn a_fiber_that_starts_while_all_are_cancelled_is_reported_once() {
         let _parked = runtime.spawn(fibrant::fiber::park);
         assert_eq!(runtime.shutdown(Duration::ZERO).cancelled.len(), 1);
     }
+}
+
+#[test]
+fn a_dump_says_where_each_fiber_was_spawned() {
+    let watchdog = Watchdog::new();
+    let runtime = build(1, true);
+    watchdog.show(&runtime);
+    let (mine, its) = UnixStream::pair().unwrap();
+    let mut lines = Vec::new();
+    macro_rules! noted {
+        ($($spawn:tt)*) => {{ lines.push(line!()); $($spawn)* }};
+    }
+    runtime.run(|| {
+        let handle = Runtime::current().unwrap();
+        let mut fibers = vec![
+            noted!(fibrant::spawn(fiber::park)),
+            noted!(fibrant::spawn_local(fiber::park)),
+            noted!(fibrant::Builder::new().spawn(fiber::park).unwrap()),
+            noted!(handle.spawn(fiber::park)),
+            noted!(handle.spawn_on(0, fiber::park)),
+        ];
+        fibers.extend(noted!(handle.spawn_all([fiber::park as fn()])));
+        drop(noted!(timer::after(Duration::ZERO, fiber::park)));
+        noted!(fibrant::io::add_event(its.as_raw_fd(), Event::WRITE, fiber::park)).unwrap();
+        fibrant::scope(|s| {
+            noted!(s.spawn(fiber::park));
+            let mut fibers = Vec::new();
+            eventually("all of them wait", || {
+                fibers = handle.dump().fibers;
+                fibers
+                    .iter()
+                    .filter(|fiber| fiber.wait == Some(WaitReason::Parked))
+                    .count()
+                    == lines.len()
+            });
+            for line in &lines {
+                let is_there = |fiber: &FiberDump| fiber.spawned_at.contains(&format!("runtime.rs:{line}:"));
+                assert!(fibers.iter().any(is_there), "line {line}: {fibers:?}");
+            }
+            runtime.shutdown(Duration::ZERO);
+        });
+    });
+    drop(mine);
 }

@@ -492,6 +492,60 @@ fn spawn_all_wakes_a_worker_once() {
 }
 
 #[test]
+fn nobody_is_woken_for_what_is_bound_to_another() {
+    let watchdog = Watchdog::new();
+    let runtime = watchdog.runtime(2);
+    let (begun, has_begun) = mpsc::channel();
+    let computes = Arc::new(AtomicBool::new(true));
+    let busy = runtime.spawn_on(0, {
+        let computes = Arc::clone(&computes);
+        move || {
+            begun.send(()).unwrap();
+            while computes.load(SeqCst) {
+                std::hint::spin_loop();
+            }
+        }
+    });
+    has_begun.recv().unwrap();
+    eventually("the other one sleeps", || runtime.dump().workers[1].idle);
+    let wakes = || runtime.dump().workers[1].wakes;
+    let before = wakes();
+    let bound: Vec<_> = (0..20).map(|_| runtime.spawn_on(0, worker_index)).collect();
+    assert_eq!(wakes(), before);
+    // One that it may take wakes it.
+    assert_eq!(runtime.spawn(worker_index).join().unwrap(), 1);
+    assert!(wakes() > before);
+    computes.store(false, SeqCst);
+    busy.join().unwrap();
+    bound
+        .into_iter()
+        .for_each(|fiber| assert_eq!(fiber.join().unwrap(), 0));
+}
+
+#[test]
+fn a_yield_is_one_switch() {
+    const YIELDS: u64 = 10_000;
+    let watchdog = Watchdog::new();
+    let runtime = watchdog.runtime(1);
+    let pair = runtime.spawn_on(0, || {
+        let before = Runtime::current().unwrap().stats().switches;
+        let yields = || {
+            for _ in 0..YIELDS {
+                fibrant::yield_now();
+            }
+        };
+        let other = fibrant::spawn(yields);
+        yields();
+        other.join().unwrap();
+        Runtime::current().unwrap().stats().switches - before
+    });
+    let switches = pair.join().unwrap();
+    // By way of the worker's own context it would be two; that is for polls, of which there is one in about sixty turns.
+    let expected = 2 * YIELDS..2 * YIELDS + YIELDS / 4;
+    assert!(expected.contains(&switches), "{switches}");
+}
+
+#[test]
 fn a_worker_that_runs_is_never_rung_for() {
     let watchdog = Watchdog::new();
     let runtime = watchdog.runtime(1);

@@ -51,7 +51,7 @@ pub(crate) struct Thread {
     /// The stacks it keeps at hand.
     pub(crate) stacks: Cache,
     /// The memory of fibers it keeps at hand.
-    pub(super) spares: Spares,
+    pub(crate) spares: Spares,
     /// The values of fiber-locals outside fibers.
     pub(super) locals: Locals,
     /// The next fiber id, and the first one that is not this thread's to give.

@@ -65,7 +65,8 @@ use table::DIRECTIONS;
 ///
 /// [`TimedOut`](io::ErrorKind::TimedOut) after `timeout`; `ECANCELED` if somebody calls [`cancel_event`] or [`cancel_all`], and
 /// `EBADF` if somebody calls [`close`] meanwhile, or the descriptor is not open;
-/// [`InvalidInput`](io::ErrorKind::InvalidInput) for a regular file, which cannot be waited for, and for no event at all.
+/// [`InvalidInput`](io::ErrorKind::InvalidInput) for a regular file, which cannot be waited for, and for no event at all. A plain thread is in the
+/// kernel meanwhile, where cancelling and closing do not reach it.
 ///
 /// ```
 /// use fibrant::io::{self, Event};
@@ -180,7 +181,8 @@ fn timed_out() -> io::Error {
 }
 
 /// Runs `f` once, as a fiber on this worker, when the descriptor is ready for the event, or at once if it is. Errors and
-/// hang-ups count as both events.
+/// hang-ups count as both events. (A guest, see [`Runtime::run`](crate::runtime::Runtime::run), takes its functions with it: those that were not
+/// called by then are dropped when it leaves.)
 ///
 /// # Errors
 ///

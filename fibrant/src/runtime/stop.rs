@@ -42,7 +42,7 @@ impl Runtime {
     /// functions have been called, and ends the threads. Repeating timers end at once. A fiber may still spawn others.
     ///
     /// It waits for ever if a fiber does not end, such as one that accepts connections in an endless loop: cancel that one
-    /// first, or use [`shutdown`](Runtime::shutdown).
+    /// first, or use [`shutdown`](Runtime::shutdown). So it does if worker 0 has fibers and belongs to another thread, which does not drive it.
     ///
     /// # Errors
     ///
@@ -83,6 +83,10 @@ impl Runtime {
     /// left, and after another second at most abandons those that do not end. Never hangs, except on a fiber of the calling
     /// thread's own worker that computes without end.
     ///
+    /// If worker 0 belongs to another thread ([`use_caller`](super::Builder::use_caller)) that is not in [`run`](Runtime::run) now, nobody lets its
+    /// fibers unwind: those that have started, or are bound to it, are abandoned, the others dropped. Whoever joins them gets
+    /// [`Cancelled`](crate::Cancelled) all the same.
+    ///
     /// On one of the runtime's own workers it cannot wait: it cancels everything and returns, and the workers end by
     /// themselves when all fibers have.
     ///
@@ -116,8 +120,8 @@ impl Runtime {
             }
         }
         self.join_threads(Some(GRACE));
-        if let Some(caller) = self.own_caller() {
-            caller.abandon_rest();
+        if let Some(caller) = &self.caller {
+            caller.give_up();
         }
         // One that was about to start when everybody was cancelled may have been refused as well.
         for late in self.handle.crew.refused() {
@@ -156,7 +160,8 @@ impl Runtime {
                 caller.drive(deadline, |_| crew.phase() != Phase::Over);
                 crew.phase() == Phase::Over
             }
-            _ => crew.wait_until_over(patience.map(|patience| Instant::now() + patience)),
+            // A moment that is too far away never comes.
+            _ => crew.wait_until_over(patience.and_then(|patience| Instant::now().checked_add(patience))),
         }
     }
 

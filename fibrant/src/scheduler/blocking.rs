@@ -8,7 +8,7 @@ use super::cancel::defer_cancel;
 use super::completion::ResultOwner;
 use super::crew::Crew;
 use super::join::JoinHandle;
-use super::scheduled::{Making, Scheduled};
+use super::scheduled::{Making, Rest, Scheduled};
 use super::worker::Worker;
 use crate::fiber::TaskRef;
 use crate::sys::PerProcess;
@@ -177,7 +177,7 @@ fn run(job: Job) {
     let scheduled = Scheduled::of(&job.task);
     if job.task.wait.is_cancelled() {
         // SAFETY: it has not run.
-        unsafe { scheduled.refuse(Box::new(super::cancel::Cancelled::new())) };
+        unsafe { scheduled.refuse(Box::new(super::cancel::Cancelled::new()), Rest::Dropped) };
     } else {
         // SAFETY: it is run once, here.
         unsafe { scheduled.run() };
@@ -187,7 +187,12 @@ fn run(job: Job) {
 
 fn refuse(job: Job, error: &io::Error) {
     // SAFETY: it has not run.
-    unsafe { Scheduled::of(&job.task).refuse(Box::new(format!("no thread to run it on: {error}"))) };
+    unsafe {
+        Scheduled::of(&job.task).refuse(
+            Box::new(format!("no thread to run it on: {error}")),
+            Rest::Dropped,
+        )
+    };
     end(job);
 }
 

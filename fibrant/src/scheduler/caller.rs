@@ -4,10 +4,13 @@
 //! thread's own stack. In a `use_caller` runtime that is worker 0, which then belongs to that thread: nobody else drives it, and
 //! whatever waits for one of its fibers on that thread must do so. In other runtimes it is a *guest*, a worker for as long as
 //! the closure takes.
+//! When its runtime is over, what is left there is given up, by its thread or by whoever shuts the runtime down: [`hands`](super::hands) tells which.
 
 use super::cancel::Cancelled;
+use super::crew::Phase;
 use super::driver::{Purpose, Timed};
 use super::group::Locals;
+use super::hands::Hands;
 use super::scheduled::{Making, Scheduled, end_child};
 use super::worker::Worker;
 use crate::clock;
@@ -18,18 +21,26 @@ use std::panic::{self, AssertUnwindSafe, Location};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+/// How long a thread whose function was cancelled by a shutdown stays for the other fibers of its worker: as long as the shutdown does.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// A worker that a thread of the user's drives.
 pub(crate) struct Caller {
     worker: Worker,
     /// The thread that it belongs to, once there is one.
     owner: OnceLock<ThreadId>,
+    /// Who may touch the worker.
+    hands: Hands,
 }
 
 /// Why a root fiber did not return.
 pub(crate) enum Ended {
     Panicked(Payload),
     Cancelled,
+    /// It has not begun: the worker was given up before, or is in the middle of something.
+    TooLate,
 }
 
 impl Ended {
@@ -42,11 +53,15 @@ impl Ended {
             Ended::Cancelled => panic!(
                 "another thread has shut the runtime '{runtime}' down while this function ran in it, and waited"
             ),
+            Ended::TooLate => panic!(
+                "another thread has shut the runtime '{runtime}' down before this function could run in it"
+            ),
         }
     }
 }
 
-// SAFETY: the worker is touched by its owner only, which every function here checks.
+// SAFETY: the worker is touched by whoever has it only: see `hands`. Its owner alone runs fibers; another thread drops only what may be dropped
+// anywhere.
 unsafe impl Send for Caller {}
 // SAFETY: as above.
 unsafe impl Sync for Caller {}
@@ -62,6 +77,7 @@ impl Caller {
         Arc::new(Caller {
             worker,
             owner: OnceLock::new(),
+            hands: Hands::new(),
         })
     }
 
@@ -83,7 +99,7 @@ impl Caller {
     pub(crate) fn enter<R>(self: &Arc<Caller>, f: impl FnOnce() -> R) -> R {
         match self.try_enter(f) {
             Ok(value) => value,
-            Err(ended) => ended.pass_on(&self.worker.crew.name),
+            Err(ended) => ended.pass_on(self.runtime()),
         }
     }
 
@@ -94,15 +110,32 @@ impl Caller {
             self.claim(),
             "a worker is entered by the thread that it belongs to"
         );
-        enter(&self.worker, f)
+        let _manned = self.occupy().ok_or(Ended::TooLate)?;
+        let result = enter(&self.worker, f);
+        if let Err(Ended::Cancelled) = result {
+            // Everybody was, and nobody else lets the others unwind.
+            self.run_fibers(clock::after(GRACE), |_| self.started() > 0);
+        }
+        result
     }
 
-    /// Runs the worker's fibers on this thread while `more` says so, at most until then.
+    /// Has the calling thread, which it belongs to, man it until the result is dropped; unless it has been given up.
+    fn occupy(&self) -> Option<Manned<'_>> {
+        self.hands.man().then_some(Manned(self))
+    }
+
+    /// Runs the worker's fibers on this thread while `more` says so, at most until then. Does nothing if it has been given up.
     pub(crate) fn drive(self: &Arc<Caller>, deadline: u64, more: impl Fn(&Worker) -> bool) {
         assert!(
             self.claim(),
             "a worker is driven by the thread that it belongs to"
         );
+        if let Some(_manned) = self.occupy() {
+            self.run_fibers(deadline, more);
+        }
+    }
+
+    fn run_fibers(&self, deadline: u64, more: impl Fn(&Worker) -> bool) {
         let worker = &self.worker;
         let timed = Timed::new();
         worker.man(|| {
@@ -122,13 +155,30 @@ impl Caller {
         });
     }
 
-    /// Gives up what is left: see [`Worker::abandon_rest`].
+    /// Gives up what is left, if the crew is over and nobody else does: see [`Worker::abandon_rest`]. If its thread mans it just now, that does it
+    /// when it leaves.
+    pub(crate) fn give_up(self: &Arc<Caller>) {
+        let is_own_thread = self.claim();
+        self.give_up_on(is_own_thread);
+    }
+
+    /// Gives up what is left with a guest that leaves, on its own thread, whether or not the crew is over. Nobody else knows of it.
     pub(crate) fn abandon_rest(self: &Arc<Caller>) {
-        assert!(
-            self.claim(),
-            "a worker is given up by the thread that it belongs to"
-        );
-        self.worker.abandon_rest();
+        assert!(self.claim(), "a guest leaves by itself");
+        self.worker.abandon_rest(true);
+    }
+
+    fn give_up_on(&self, is_own_thread: bool) {
+        let crew = &self.worker.crew;
+        if self.hands.give_up(|| crew.phase() == Phase::Over) {
+            self.worker.abandon_rest(is_own_thread);
+            self.hands.note_given_up();
+        }
+    }
+
+    /// The name of its runtime.
+    pub(crate) fn runtime(&self) -> &str {
+        &self.worker.crew.name
     }
 
     /// Whether any fiber is with it.
@@ -139,6 +189,18 @@ impl Caller {
     /// How many started fibers it has.
     pub(crate) fn started(&self) -> usize {
         self.worker.desk.roster.started()
+    }
+}
+
+/// The thread that a worker belongs to is at work there. It leaves when this is dropped, also by a panic.
+struct Manned<'a>(&'a Caller);
+
+impl Drop for Manned<'_> {
+    fn drop(&mut self) {
+        self.0.hands.leave();
+        // What has ended here may have been the last, and nobody sleeps here who would find that out.
+        self.0.worker.crew.finish_if_drained();
+        self.0.give_up_on(true);
     }
 }
 
@@ -188,6 +250,8 @@ fn enter<R>(worker: &Worker, f: impl FnOnce() -> R) -> Result<R, Ended> {
         }
         worker.set_fiber(None);
         worker.set_root(None);
+        // What is left to drop need not be `Send`, and this thread may not come back.
+        worker.clear_up();
         let was_cancelled = scheduled.task.wait.is_cancelled();
         // SAFETY: it was added above. The scheduler's reference ends here; others may keep theirs.
         unsafe {

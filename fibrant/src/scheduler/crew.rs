@@ -534,7 +534,8 @@ impl Crew {
             desk.roster
                 .add(fibers, worker.is_some(), desk.stamp.load(Relaxed), own)
         };
-        if !desk.rouse() {
+        // Nobody else may take what is bound to a worker.
+        if !desk.rouse() && worker.is_none() {
             self.wake_thief();
         }
     }
@@ -559,7 +560,12 @@ impl Crew {
 
     /// How many event callbacks are pending.
     pub(crate) fn pending_events(&self) -> usize {
-        self.desks.iter().map(|desk| desk.events.load(Relaxed)).sum()
+        let mut pending = 0;
+        self.every_desk(|_, desk| {
+            pending += desk.events.load(Relaxed);
+            true
+        });
+        pending
     }
 
     /// The index of one of its desks.

@@ -14,6 +14,7 @@ use super::worker::Worker;
 use crate::sys::{self, PerProcess};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::panic::{self, AssertUnwindSafe};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Mutex, PoisonError};
@@ -169,7 +170,9 @@ impl Desk {
                 std::mem::take(&mut *errands)
             };
             for errand in errands {
-                errand(worker);
+                // It may drop something of the user's, which may panic. That has been printed; the fiber that waits here meanwhile, or the worker,
+                // has nothing to do with it.
+                drop(panic::catch_unwind(AssertUnwindSafe(|| errand(worker))));
             }
         }
     }

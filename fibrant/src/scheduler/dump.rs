@@ -88,7 +88,7 @@ pub struct WorkerDump {
     pub bound: usize,
     /// How many have started and not ended.
     pub started: usize,
-    /// How many turns it has made: switches from one fiber to another.
+    /// How many turns it has made: how often it has chosen who runs next. Mostly that was a switch; [`Stats`](crate::stats::Stats) counts those.
     pub turns: u64,
     /// How many fibers it has stolen from others.
     pub steals: u64,

@@ -1,5 +1,6 @@
 //! Waiting for a fiber to end.
 
+use super::caller::{Ended, own_worker_of};
 use super::scheduled::Scheduled;
 use super::turn::{WaitEnd, Waiting};
 use super::waker::Waker;
@@ -237,12 +238,25 @@ impl<T> JoinHandle<T> {
                 }
                 child.completion.is_done()
             }
-            _ => match super::caller::own_worker_of(child) {
+            // What runs is a destructor of the user's that the worker itself has called: of a timer's function, for example.
+            Some(worker) if worker.alone_can_run(child) => panic!(
+                "fiber {} is joined by something that is dropped on its own worker, outside fibers: it would never end",
+                self.id()
+            ),
+            _ => match own_worker_of(child) {
                 // The fiber is with a worker that nobody drives unless this thread does.
-                Some(caller) => caller.enter(|| {
-                    let _guard = to_the_end.then(super::cancel::defer_cancel);
-                    self.wait_as(deadline, to_the_end)
-                }),
+                Some(caller) => {
+                    let entered = caller.try_enter(|| {
+                        let _guard = to_the_end.then(super::cancel::defer_cancel);
+                        self.wait_as(deadline, to_the_end)
+                    });
+                    match entered {
+                        Ok(has_ended) => has_ended,
+                        // Whoever has given it up completes the fiber; or it is another worker's.
+                        Err(Ended::TooLate) => wait_on_thread(&child.completion, deadline),
+                        Err(ended) => ended.pass_on(caller.runtime()),
+                    }
+                }
                 None => wait_on_thread(&child.completion, deadline),
             },
         }

@@ -4,7 +4,7 @@
 //! files, from the outside in:
 //!
 //! - [`join`], [`scope`], [`cancel`], [`dump`]: what users see of it;
-//! - [`caller`]: threads of the user's that are workers for a while; [`blocking`]: real threads for what blocks;
+//! - [`caller`]: threads of the user's that are workers for a while, in whose [`hands`] they are; [`blocking`]: real threads for what blocks;
 //! - [`crew`]: what the workers of a runtime share; [`worker`]: one of them, and whose turn it is; [`turn`]: switching, and
 //!   the one function that waits;
 //! - [`desk`]: the part of a worker that others may touch: its [`inbox`] and its [`roster`], behind a [`lock`]; [`queue`]: its
@@ -32,6 +32,7 @@ mod driver;
 mod dump;
 pub(crate) mod event_loop;
 mod group;
+mod hands;
 mod inbox;
 mod join;
 mod lock;

@@ -114,11 +114,16 @@ struct Work {
     /// # Safety
     /// Called once, on the fiber itself.
     run: unsafe fn(NonNull<Scheduled>),
-    /// Drops what it would have run, and keeps this panic as its result.
+    /// Keeps this panic as its result, and drops what it would have run, or forgets it.
     ///
     /// # Safety
-    /// Called once, instead of `run`.
-    refuse: unsafe fn(NonNull<Scheduled>, Payload),
+    /// Called once, instead of `run`; to drop it, on a thread where that may be dropped.
+    refuse: unsafe fn(NonNull<Scheduled>, Payload, Rest),
+    /// Takes out what it would have run, if it is there.
+    ///
+    /// # Safety
+    /// It will not run.
+    take_work: unsafe fn(NonNull<Scheduled>) -> Option<Leftover>,
     /// Drops its result, which nobody wants, if it has not been taken. Returns whether it was a panic.
     ///
     /// # Safety
@@ -129,6 +134,29 @@ struct Work {
     /// # Safety
     /// As `drop_result`; and `T` is the type that it returns.
     take_result: unsafe fn(NonNull<Scheduled>, *mut ()),
+}
+
+/// What becomes of a function that will not be run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    Dropped,
+    Forgotten,
+}
+
+/// What a fiber would have run, taken out of it. To drop it is the user's code, and so is a panic of that.
+pub(super) struct Leftover {
+    /// A box of a type that the function knows.
+    place: NonNull<()>,
+    free: unsafe fn(NonNull<()>),
+}
+
+impl Drop for Leftover {
+    fn drop(&mut self) {
+        // SAFETY: it was made of that box, and is dropped once.
+        drop(panic::catch_unwind(AssertUnwindSafe(|| unsafe {
+            (self.free)(self.place)
+        })));
+    }
 }
 
 /// A fiber with what it runs.
@@ -314,13 +342,22 @@ impl Scheduled {
         self.scope.as_ref().is_some_and(|scope| scope.is_cancelled())
     }
 
-    /// Drops what it would have run; its result is this panic.
+    /// Drops what it would have run, or forgets it; its result is this panic.
     ///
     /// # Safety
-    /// Called once, instead of `run`.
-    pub(super) unsafe fn refuse(&self, payload: Payload) {
+    /// Called once, instead of `run`; to drop it, on a thread where that may be dropped.
+    pub(super) unsafe fn refuse(&self, payload: Payload, rest: Rest) {
         // SAFETY: by the caller's promise.
-        unsafe { (self.work().refuse)(NonNull::from(self), payload) }
+        unsafe { (self.work().refuse)(NonNull::from(self), payload, rest) }
+    }
+
+    /// Takes out what it would have run, if it has not started.
+    ///
+    /// # Safety
+    /// It will not run; and what is taken out is dropped before anything that it borrows ends, where it may be dropped.
+    pub(super) unsafe fn take_work(&self) -> Option<Leftover> {
+        // SAFETY: by the caller's promise.
+        unsafe { (self.work().take_work)(NonNull::from(self)) }
     }
 
     /// Drops its result.
@@ -372,6 +409,7 @@ impl<F: FnOnce() -> T, T> Job<F, T> {
         },
         run: Job::<F, T>::run,
         refuse: Job::<F, T>::refuse,
+        take_work: Job::<F, T>::take_work,
         drop_result: Job::<F, T>::drop_result,
         take_result: Job::<F, T>::take_result,
     };
@@ -426,11 +464,29 @@ impl<F: FnOnce() -> T, T> Job<F, T> {
         drop(unsafe { Self::replace(job, Stage::Result(result)) });
     }
 
-    unsafe fn refuse(job: NonNull<Scheduled>, payload: Payload) {
+    unsafe fn refuse(job: NonNull<Scheduled>, payload: Payload, rest: Rest) {
         // SAFETY: the contract of `Work::refuse`.
         let work = unsafe { Self::replace(job, Stage::Result(Err(payload))) };
-        // It is the user's, and so is a panic of its destructor.
-        drop(panic::catch_unwind(AssertUnwindSafe(|| drop(work))));
+        match rest {
+            // It is the user's, and so is a panic of its destructor.
+            Rest::Dropped => drop(panic::catch_unwind(AssertUnwindSafe(|| drop(work)))),
+            Rest::Forgotten => std::mem::forget(work),
+        }
+    }
+
+    unsafe fn take_work(job: NonNull<Scheduled>) -> Option<Leftover> {
+        unsafe fn free<F>(place: NonNull<()>) {
+            // SAFETY: it was made below, of such a box.
+            drop(unsafe { Box::from_raw(place.cast::<F>().as_ptr()) });
+        }
+        // SAFETY: the contract of `Work::take_work`.
+        match unsafe { Self::replace(job, Stage::Empty) } {
+            Stage::Work(f) => Some(Leftover {
+                place: NonNull::from(Box::leak(Box::new(f))).cast(),
+                free: free::<F>,
+            }),
+            Stage::Result(_) | Stage::Empty => None,
+        }
     }
 
     unsafe fn drop_result(job: NonNull<Scheduled>) -> bool {

@@ -21,7 +21,7 @@ use super::desk::Desk;
 use super::driver::{Purpose, Timed};
 use super::group::{Group, Left};
 use super::queue::LINES_OF_A_FIBER;
-use super::scheduled::Scheduled;
+use super::scheduled::{Rest, Scheduled};
 use super::worker::{Pick, Worker};
 use crate::clock;
 use crate::context::exceptions::Exceptions;
@@ -383,7 +383,7 @@ impl Worker {
         let problem = format!("fiber {} could not start: {error}", task.id());
         crate::sys::complain(&problem);
         // SAFETY: it has not started.
-        unsafe { Scheduled::of(&task).refuse(Box::new(problem)) };
+        unsafe { Scheduled::of(&task).refuse(Box::new(problem), Rest::Dropped) };
         if let Some(group) = Scheduled::of(&task).group.take() {
             // SAFETY: it is a member, and ends here. If it was the last, the destructors of the block are not run, as nobody is left to
             // run them, and its stack is not used again.
@@ -399,8 +399,15 @@ impl Worker {
         // SAFETY: it was put among the started ones when it was picked.
         unsafe { self.desk.roster.remove(NonNull::from(fiber)) };
         self.thread().counters.fibers_ended.increment();
-        // SAFETY: a fiber ends once; the caller holds the scheduler's reference.
-        let owner = unsafe { fiber.completion.complete() };
+        let owner = if self.is_ahead(fiber) {
+            // SAFETY: a fiber ends once; whoever holds its handle is a fiber of this worker, in the middle of joining it, and has not gone on
+            // since: it has neither begun to wait nor let go.
+            unsafe { fiber.completion.complete_unasked() };
+            ResultOwner::Joiner
+        } else {
+            // SAFETY: a fiber ends once; the caller holds the scheduler's reference.
+            unsafe { fiber.completion.complete() }
+        };
         if owner == ResultOwner::Completer {
             // Somebody has let go of it just now. To drop it is the user's code, which may wait or spawn, and this fiber is on no roster any
             // more: it is left to the worker.
@@ -503,8 +510,7 @@ unsafe extern "C" fn enter(data: *mut (), thread: usize) -> ! {
     unsafe { arrive(block, &*ptr::with_exposed_provenance(thread)) };
     loop {
         // SAFETY: as above.
-        let left = unsafe { run_one(block) };
-        let worker = Worker::current_after_switch();
+        let (left, worker) = unsafe { run_one(block) };
         match worker.pick() {
             // SAFETY: it has not ended.
             Pick::Fresh(next) if unsafe { fits(block, &left, next) } => {
@@ -593,11 +599,12 @@ unsafe fn fits(block: NonNull<Block>, left: &Left, next: NonNull<Scheduled>) -> 
         }
 }
 
-/// Runs the fiber that a block stands for, from its first call to its last. Says what is left of its thread-locals.
+/// Runs the fiber that a block stands for, from its first call to its last. Says what is left of its thread-locals, and which worker it has ended
+/// on.
 ///
 /// # Safety
 /// The block is that of the fiber that was noted as the one that runs, on whose stack this is called.
-unsafe fn run_one(block: NonNull<Block>) -> Left {
+unsafe fn run_one(block: NonNull<Block>) -> (Left, &'static Worker) {
     let worker = Worker::current_after_switch();
     worker.thread().set_scheduling(false);
     if !worker.has_own_locals() {
@@ -616,7 +623,7 @@ unsafe fn run_one(block: NonNull<Block>) -> Left {
     }
     if scheduled.task.wait.is_cancelled() || scheduled.is_of_cancelled_scope() || is_late {
         // SAFETY: it has not run.
-        unsafe { scheduled.refuse(Box::new(super::cancel::Cancelled::new())) };
+        unsafe { scheduled.refuse(Box::new(super::cancel::Cancelled::new()), Rest::Dropped) };
     } else {
         // SAFETY: it is run once, here.
         unsafe { scheduled.run() };
@@ -631,8 +638,9 @@ unsafe fn run_one(block: NonNull<Block>) -> Left {
     // SAFETY: the fiber has nothing more to run.
     let left = unsafe { end_thread_locals(scheduled) };
     // It may have moved to another worker.
-    Worker::current_after_switch().finish(scheduled);
-    left
+    let worker = Worker::current_after_switch();
+    worker.finish(scheduled);
+    (left, worker)
 }
 
 /// Runs the destructors of a fiber's thread-locals, if it is the last that uses them.

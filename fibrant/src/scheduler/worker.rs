@@ -7,7 +7,7 @@
 //!
 //! First in, first out. Fibers that can go on wait in the run queue, fibers that have not started wait in the roster, and each
 //! was stamped with a rising number when it came: the lower stamp goes first. What others left in the inbox is
-//! queued before each choice. So a fiber that yields for ever stands behind everyone who was there before. Every
+//! queued before each choice among these. So a fiber that yields for ever stands behind everyone who was there before. Every
 //! [`POLL_INTERVAL`] turns, or when nobody can run, the worker's own context polls: whoever is woken by that comes into the
 //! queue, behind those who are in it, ahead of those who come later.
 //!
@@ -21,7 +21,7 @@ use super::desk::Desk;
 use super::driver::Driver;
 use super::dump::{FiberDump, FiberState};
 use super::queue::Queue;
-use super::scheduled::{InTable, Making, Scheduled};
+use super::scheduled::{InTable, Making, Rest, Scheduled};
 use super::vigil::{self, Vigil};
 use crate::clock;
 use crate::context::stack::{self, Stack};
@@ -50,7 +50,7 @@ const CROWD_TOLERANCE: usize = 16;
 /// After how long a crowded worker takes it that another, whose fresh fibers do not start, is stuck: nanoseconds.
 const SECOND_LOOK_AFTER: u64 = 50_000_000;
 
-/// After how long without work a worker gives the memory of surplus stacks back: nanoseconds.
+/// After how long without work a worker gives the memory of surplus stacks and ended fibers back: nanoseconds.
 const TRIM_AFTER: u64 = 10_000_000;
 
 /// How often a worker that watches its inbox looks there before it asks for the time.
@@ -99,6 +99,8 @@ pub(crate) struct Worker {
     /// The parents that have let a child run ahead, and go on when it ends or gives way; linked like the queue, the last one
     /// first.
     parents: Cell<*mut Scheduled>,
+    /// The child that runs ahead, and whose parent has not gone on since; null if there is none. It is only compared.
+    ahead: Cell<*const Scheduled>,
     /// The stack of a group that nobody is left of: the last member still runs with the block on it. It is put back by whoever
     /// runs next with another.
     retired: Cell<Option<Stack>>,
@@ -171,6 +173,7 @@ impl Worker {
             chain: Cell::new(0),
             chained: Cell::new(None),
             parents: Cell::new(ptr::null_mut()),
+            ahead: Cell::new(ptr::null()),
             retired: Cell::new(None),
             stackless: RefCell::default(),
             unwanted: RefCell::default(),
@@ -256,6 +259,7 @@ impl Worker {
             &'a Worker,
             Option<NonNull<dyn Scheduler>>,
             Option<NonNull<crate::fiber::Block>>,
+            Option<NonNull<Task>>,
         );
         impl Drop for Leave<'_> {
             fn drop(&mut self) {
@@ -263,7 +267,11 @@ impl Worker {
                 // SAFETY: what was there before is valid until it is replaced in turn.
                 unsafe { self.0.thread().set_scheduler(self.1) };
                 self.0.thread().set_current(self.2);
+                self.0.thread().set_task(self.3);
                 self.0.thread().stacks.set_trims(true);
+                while self.0.thread().spares.has_surplus() {
+                    self.0.thread().spares.trim();
+                }
                 self.0.thread.set(ptr::null());
             }
         }
@@ -278,7 +286,10 @@ impl Worker {
         // Hand-driven fibers that the thread is in the middle of are none of the runtime's: nothing in it can suspend them.
         let fiber = self.thread().current();
         self.thread().set_current(None);
-        let _leave = Leave(self, before, fiber);
+        // And what runs here is none of its fibers, though it may be another runtime's: whatever waits now blocks the thread.
+        let task = self.thread().task();
+        self.thread().set_task(None);
+        let _leave = Leave(self, before, fiber, task);
         // SAFETY: asks for a number.
         self.desk.thread.store(unsafe { libc::gettid() }, Relaxed);
         self.desk.is_manned.store(true, Relaxed);
@@ -297,7 +308,7 @@ impl Worker {
             ready();
             self.drive(|| true);
         });
-        self.abandon_rest();
+        self.abandon_rest(true);
     }
 
     /// The state of the thread that drives it.
@@ -601,15 +612,32 @@ impl Worker {
             let parent = self.fiber().expect("who joins here is a fiber");
             parent.next.store(self.parents.get(), Relaxed);
             self.parents.set(ptr::from_ref(parent).cast_mut());
+            self.ahead.set(child);
             self.thread().set_scheduling(true);
             self.give_way(parent);
         }
+    }
+
+    /// Whether this fiber, which runs, was let ahead by the one that joins it, which has not gone on since.
+    ///
+    /// A child that gives way to anybody is not ahead any more: whoever is next is its own child, or its parent, or comes after that
+    /// was put into the queue.
+    #[inline]
+    pub(super) fn is_ahead(&self, fiber: &Scheduled) -> bool {
+        ptr::eq(self.ahead.get(), fiber)
+    }
+
+    /// Whether nobody else can run this fiber, which has not ended.
+    pub(super) fn alone_can_run(&self, fiber: &Scheduled) -> bool {
+        fiber.owner().is_some_and(|owner| ptr::eq(owner, self.desk))
+            && (fiber.is_bound || !fiber.context.get().is_null() || self.crew.desks.len() == 1)
     }
 
     /// Takes the parent that let a child run ahead last.
     #[inline]
     fn take_parent(&self) -> Option<NonNull<Scheduled>> {
         let parent = NonNull::new(self.parents.get())?;
+        self.ahead.set(ptr::null());
         // SAFETY: it has not ended, as it goes on.
         self.parents.set(unsafe { parent.as_ref() }.next.load(Relaxed));
         Some(parent)
@@ -624,11 +652,14 @@ impl Worker {
     }
 
     /// Gives up what is left when the crew is over: fibers that have not started never will, and those that wait are abandoned.
-    /// On the worker's thread, after it has stopped running fibers.
-    pub(crate) fn abandon_rest(&self) {
-        // Both may spawn fibers here, which are then given up with the others.
+    /// After it has stopped running fibers, on its own thread, or on one that has it to itself. On the latter what is bound to the worker is not
+    /// dropped, as it need not be `Send`: it is abandoned, too.
+    pub(crate) fn abandon_rest(&self, is_own_thread: bool) {
+        // These may spawn fibers here, which are then given up with the others.
         self.man(|| {
-            self.clear_up();
+            if is_own_thread {
+                self.clear_up();
+            }
             self.driver.expire_all(self);
             self.desk.run_errands(self);
         });
@@ -640,17 +671,29 @@ impl Worker {
             rest.push(unsafe { TaskRef::share(fiber.cast()) });
         });
         let now = clock::now();
-        for task in rest {
-            let scheduled = Scheduled::of(&task);
+        // Dropped when all have completed: to drop one may mean to wait for another.
+        let mut leftovers = Vec::new();
+        for task in &rest {
+            let scheduled = Scheduled::of(task);
             let fiber = NonNull::from(scheduled);
             if scheduled.completion.is_done() {
                 continue; // it was given up before; or by what another one has dropped
             }
             // One that has no stack has not started, whatever the roster says.
             let has_started = !scheduled.context.get().is_null();
-            if has_started {
+            let rest = if is_own_thread || !scheduled.is_bound {
+                Rest::Dropped
+            } else {
+                Rest::Forgotten
+            };
+            if has_started || rest == Rest::Forgotten {
                 let index = self.index.unwrap_or(self.crew.desks.len());
-                let dump = FiberDump::of(fiber, FiberState::Ready, None, index, now);
+                let state = if has_started {
+                    FiberState::Ready
+                } else {
+                    FiberState::Fresh
+                };
+                let dump = FiberDump::of(fiber, state, None, index, now);
                 self.crew.note_abandoned(dump);
                 Thread::with(|thread| thread.counters.fibers_abandoned.increment());
             } else {
@@ -664,13 +707,23 @@ impl Worker {
                 }
             }
             // SAFETY: it has not started or never goes on, so nobody else touches what it runs or returns; whoever joins it gets
-            // this. It completes once: a fiber that never goes on does not.
+            // this. It completes once: a fiber that never goes on does not. What is taken out, to be dropped below, was made on this thread, or for
+            // any.
             unsafe {
-                scheduled.refuse(Box::new(Cancelled::new()));
+                let leftover = match rest {
+                    Rest::Dropped => scheduled.take_work(),
+                    Rest::Forgotten => None,
+                };
+                scheduled.refuse(Box::new(Cancelled::new()), Rest::Forgotten);
                 scheduled.completion.complete();
+                // What was begun never ends.
+                leftovers.push((leftover, scheduled.scope.as_ref().filter(|_| !has_started)));
             }
-            // What was to run is gone, and with it what it borrowed. What was abandoned never is.
-            if let Some(scope) = scheduled.scope.as_ref().filter(|_| !has_started) {
+        }
+        for (leftover, scope) in leftovers {
+            drop(leftover);
+            // What was to run is gone, or nobody will ever touch it, and with it what it borrowed.
+            if let Some(scope) = scope {
                 scope.note_ended();
             }
         }
@@ -701,7 +754,9 @@ impl Worker {
         let desk = self.desk;
         desk.ready.store(self.ready.length(), Relaxed);
         desk.alarms.store(self.driver.alarms(), Relaxed);
-        self.publish_crowd(desk.roster.started());
+        let crowd = desk.roster.started();
+        self.thread().spares.expect(crowd);
+        self.publish_crowd(crowd);
     }
 
     /// Takes fresh fibers from other workers. Returns whether there were any.
@@ -828,7 +883,7 @@ impl Worker {
             if self.desk.idle_since.load(Relaxed) == 0 {
                 self.desk.idle_since.store(clock::now(), Relaxed);
             }
-            let has_surplus = stack::has_surplus();
+            let has_surplus = stack::has_surplus() || self.thread().spares.has_surplus();
             let until = super::deadlock::next_look(self);
             let until = match (has_surplus, self.second_look.get()) {
                 (false, false) => until,
@@ -851,6 +906,7 @@ impl Worker {
             super::deadlock::look(self);
             if has_surplus && self.desk.inbox().is_asleep() && self.ready.length() == 0 {
                 stack::trim_surplus();
+                self.thread().spares.trim();
             }
         }
         if self.index.is_some() {

@@ -18,7 +18,7 @@ use crate::clock;
 use crate::primitives::without_waiting;
 use crate::scheduler::{Crew, Desk, Phase, Timed, Worker};
 use std::fmt;
-use std::panic::Location;
+use std::panic::{self, AssertUnwindSafe, Location};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
@@ -260,7 +260,9 @@ pub(crate) unsafe fn expire(timed: NonNull<Timed>, worker: &Worker) {
     }
     if standing == Standing::Cancelled || phase == Phase::Over || (repeats && phase != Phase::Open) {
         // In a runtime that is being stopped repeating timers end; in one that is over all do.
-        return retire(record, state, worker, kept);
+        // What is dropped may panic. That has been printed; whoever waits here meanwhile has nothing to do with it.
+        let retire = AssertUnwindSafe(|| retire(record, state, worker, kept));
+        return drop(panic::catch_unwind(retire));
     }
     let now = clock::now();
     let due = state.due();
@@ -293,7 +295,7 @@ pub(crate) unsafe fn expire(timed: NonNull<Timed>, worker: &Worker) {
 
 /// One call of a repeating timer, as a fiber of its worker. If it panics its function is gone, and with it the timer.
 fn call(timer: Timer, function: Box<dyn Function>) {
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| function.call())) {
+    match panic::catch_unwind(AssertUnwindSafe(|| function.call())) {
         Ok(Some(function)) => {
             if let Some(state) = timer.state() {
                 state.content.put_function(function);
@@ -302,7 +304,7 @@ fn call(timer: Timer, function: Box<dyn Function>) {
         Ok(None) => drop(timer.cancel()),
         Err(payload) => {
             timer.cancel();
-            std::panic::resume_unwind(payload);
+            panic::resume_unwind(payload);
         }
     }
 }

@@ -191,25 +191,34 @@ bodies! {
     };
 
     p16_what_has_come_in_time_is_received_though_others_keep_the_worker_busy, true, || {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let (local, remote) = tcp();
-        let to = socket.local_addr().unwrap();
         // In an emulator it takes long to see that both wait.
         let limit = if std::env::var_os("FIBRANT_TEST_RUNNER").is_some() { 2000 } else { 400 };
-        let readers = [socket.as_raw_fd(), local.as_raw_fd()].map(|fd| {
-            set_receive_timeout(fd, ms(limit));
-            go(move || {
-                let mut buffer = [0; 8];
-                (receive(fd, &mut buffer, 0), buffer)
-            })
-            .waiting()
-        });
-        // Nobody else of this worker runs until it is too late.
-        let end = Instant::now() + ms(limit + 200);
-        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"message", to).unwrap();
-        (&remote).write_all(b"data").unwrap();
-        while Instant::now() < end {}
-        readers.map(Activity::join)
+        for _ in 0..20 {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let (local, remote) = tcp();
+            let to = socket.local_addr().unwrap();
+            let start = Instant::now();
+            let readers = [socket.as_raw_fd(), local.as_raw_fd()].map(|fd| {
+                set_receive_timeout(fd, ms(limit));
+                go(move || {
+                    let mut buffer = [0; 8];
+                    (receive(fd, &mut buffer, 0), buffer)
+                })
+                .waiting()
+            });
+            // Nobody else of this worker runs until it is too late.
+            let end = Instant::now() + ms(limit + 200);
+            UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"message", to).unwrap();
+            (&remote).write_all(b"data").unwrap();
+            let was_in_time = start.elapsed() < ms(limit);
+            while Instant::now() < end {}
+            let received = readers.map(Activity::join);
+            // On a machine that stood still meanwhile, it shows nothing.
+            if was_in_time {
+                return received;
+            }
+        }
+        panic!("the machine is too slow for this");
     };
     p17_one_deadline_for_all_rounds, true, || {
         let (ours, mut theirs) = tcp();
