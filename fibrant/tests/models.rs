@@ -645,7 +645,8 @@ impl Rosters {
         let child = &self.children[child];
         let own = |_| child.owner.store(0, Relaxed);
         // SAFETY: children live as long as their rosters, may start anywhere, and are added once each.
-        unsafe { self.rosters[0].add([NonNull::from(child)], bound, child_stamp(), own) };
+        unsafe { self.rosters[0].add([NonNull::from(child)], bound, child_stamp(), own) }
+            .expect("it is open");
     }
 
     /// A worker starts whatever is on its roster.
@@ -715,6 +716,32 @@ fn every_child_starts_once_whether_in_its_turn_joined_or_stolen() {
             assert_eq!((roster.fresh(), roster.started()), (0, 0));
             assert_eq!(roster.first_stamp(), u64::MAX);
         }
+    });
+}
+
+#[test]
+fn whoever_comes_to_a_worker_that_goes_is_found_there_or_turned_away() {
+    in_all_orders(|| {
+        let shared = Rosters::new(2);
+        shared.add(0, true);
+        let late = spawn(&shared, |shared| {
+            let child = &shared.children[1];
+            let own = |_| child.owner.store(0, Relaxed);
+            // SAFETY: it lives as long as its roster, may start anywhere, and is added once.
+            let added = unsafe { shared.rosters[0].add([NonNull::from(child)], false, child_stamp(), own) };
+            added.is_err()
+        });
+        let mut found = 0;
+        shared.rosters[0].close(|child| {
+            // SAFETY: it lives as long as its roster.
+            assert_eq!(unsafe { child.as_ref() }.owner.load(Relaxed), 0);
+            found += 1;
+        });
+        assert_eq!(shared.steal(), 0, "nobody is left to be stolen");
+        let is_turned_away = late.join().unwrap();
+        assert_eq!(found, if is_turned_away { 1 } else { 2 });
+        assert_eq!(shared.rosters[0].started(), found);
+        assert!(!shared.rosters[0].has_unstarted());
     });
 }
 

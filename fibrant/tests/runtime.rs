@@ -1126,6 +1126,119 @@ fn what_a_shutdown_drops_may_join_another_that_has_not_started() {
 }
 
 #[test]
+fn what_a_timer_holds_may_join_and_spawn_when_a_shutdown_drops_it() {
+    let (told, hears) = mpsc::channel();
+    owned_by_another(
+        2,
+        |runtime| {
+            // So that worker 1 does not take what waits at worker 0.
+            let (begun, has_begun) = mpsc::channel();
+            let (go, may_go) = mpsc::channel::<()>();
+            drop(runtime.spawn_on(1, move || {
+                begun.send(()).unwrap();
+                fibrant::hook::disabled(|| may_go.recv()).unwrap_err();
+            }));
+            has_begun.recv().unwrap();
+            runtime.run(|| {
+                let mut joined = Some(fibrant::spawn(|| ()));
+                let joins = OnDrop(move || {
+                    let spawned = fibrant::spawn(|| ());
+                    let local = fibrant::spawn_local(|| ());
+                    for fiber in [joined.take().unwrap(), spawned, local] {
+                        told.send(fiber.join().unwrap_err().is::<Cancelled>()).unwrap();
+                    }
+                });
+                drop(timer::after(LONG, move || drop(joins)));
+            });
+            go
+        },
+        |runtime, go| {
+            runtime.shutdown(Duration::ZERO);
+            assert_eq!(hears.try_iter().collect::<Vec<_>>(), [true; 3]);
+            drop(go);
+        },
+        |_| (),
+    );
+}
+
+/// Has a fiber of worker 0 do something when worker 1 has gone, and ever since fibers that are about to start at worker 0 are given to worker 1.
+fn when_worker_1_has_gone<T: Send + 'static>(
+    act: impl FnOnce() -> T + Send + 'static,
+) -> fibrant::JoinHandle<T> {
+    let watchdog = Watchdog::new();
+    let runtime = build(2, false);
+    watchdog.show(&runtime);
+    let other = runtime.run_on(1, thread_number);
+    // A worker finds out every eight starts who is to have what it starts next: the last time at the 97th.
+    for _ in 0..100 {
+        let parked = runtime.spawn_on(0, || {
+            let _stays = fibrant::defer_cancel();
+            fiber::park();
+        });
+        wait_until_it_waits(&runtime.handle(), parked.id());
+    }
+    let (begun, has_begun) = mpsc::channel();
+    let (go, may_go) = mpsc::channel::<()>();
+    let acts = runtime.spawn_on(0, move || {
+        begun.send(()).unwrap();
+        fibrant::hook::disabled(|| may_go.recv()).unwrap();
+        act()
+    });
+    has_begun.recv().unwrap();
+    thread::scope(|s| {
+        s.spawn(|| runtime.shutdown(Duration::ZERO));
+        let task = format!("/proc/self/task/{other}");
+        eventually("worker 1 has gone", || !std::path::Path::new(&task).exists());
+        go.send(()).unwrap();
+    });
+    acts
+}
+
+#[test]
+fn a_fiber_is_not_handed_to_a_worker_that_has_gone() {
+    let spawner = when_worker_1_has_gone(|| fibrant::spawn(|| ()));
+    let spawned = spawner.join_timeout(PATIENCE).expect("it ends").unwrap();
+    let result = spawned.join_timeout(PATIENCE).expect("it is completed");
+    assert!(result.unwrap_err().is::<Cancelled>());
+}
+
+#[test]
+fn a_fiber_that_goes_to_a_worker_that_has_gone_is_abandoned() {
+    // SAFETY: nothing that the fiber has on its stack is bound to its thread.
+    let moves = when_worker_1_has_gone(|| unsafe { fibrant::switch_to(1) });
+    let result = moves.join_timeout(PATIENCE).expect("it is completed");
+    assert!(result.unwrap_err().is::<Cancelled>());
+}
+
+#[test]
+fn a_runtime_stops_though_a_guests_timer_panics_when_it_is_dropped() {
+    let watchdog = Watchdog::new();
+    let runtime = build(1, false);
+    watchdog.show(&runtime);
+    let (begun, has_begun) = mpsc::channel();
+    let (go, may_go) = mpsc::channel::<()>();
+    drop(runtime.spawn(move || {
+        begun.send(()).unwrap();
+        fibrant::hook::disabled(|| may_go.recv()).unwrap_err();
+    }));
+    has_begun.recv().unwrap();
+    let dropped = Arc::new(AtomicBool::new(false));
+    let panics = OnDrop({
+        let dropped = Arc::clone(&dropped);
+        move || {
+            dropped.store(true, SeqCst);
+            resume_unwind(Box::new("it is dropped"));
+        }
+    });
+    // The timer is on its way to the worker, which is busy.
+    runtime.run(move || assert!(timer::after(LONG, move || drop(panics)).cancel()));
+    assert!(!dropped.load(SeqCst));
+    drop(go);
+    runtime.stop().unwrap();
+    assert!(dropped.load(SeqCst));
+}
+
+#[test]
 fn a_panic_of_what_a_shutdown_drops_does_not_keep_it_from_the_rest() {
     let dropped = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&dropped);
@@ -1137,7 +1250,8 @@ fn a_panic_of_what_a_shutdown_drops_does_not_keep_it_from_the_rest() {
                     let count = Arc::clone(&count);
                     let panics = OnDrop(move || {
                         count.fetch_add(1, SeqCst);
-                        resume_unwind(Box::new("it is dropped"));
+                        // What it panics with panics in turn.
+                        resume_unwind(Box::new(OnDrop(|| resume_unwind(Box::new("it is dropped")))));
                     });
                     drop(timer::after(LONG, move || drop(panics)));
                 }
@@ -1202,7 +1316,7 @@ fn a_panic_of_a_timers_function_that_another_thread_cancels_hurts_nobody() {
             let bound = bound.take().unwrap();
             let join = catch_unwind(AssertUnwindSafe(|| bound.join()));
             dropping.send(text(&*join.unwrap_err()).to_owned()).unwrap();
-            resume_unwind(Box::new("it is dropped"));
+            resume_unwind(Box::new(OnDrop(|| resume_unwind(Box::new("it is dropped")))));
         });
         sender.send(timer::after(LONG, move || drop(joins))).unwrap();
         let message = is_dropped.recv().unwrap();

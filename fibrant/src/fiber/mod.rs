@@ -30,6 +30,7 @@
 // - `task`: the head of a scheduled fiber, and `wait`, the word by which its waits begin and end; `handle`: who a fiber is.
 
 mod block;
+mod contain;
 mod coroutine;
 mod error;
 mod ferry;
@@ -58,6 +59,7 @@ pub use status::State;
 
 pub(crate) use crate::context::stack::rounded as rounded_stack_size;
 pub(crate) use block::{Block, Payload};
+pub(crate) use contain::contain;
 pub(crate) use hand::default_stack_size;
 pub(crate) use task::{Kind, Task, TaskRef};
 pub(crate) use thread::{Scheduler, Thread};

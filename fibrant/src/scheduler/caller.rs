@@ -231,9 +231,14 @@ fn enter<R>(worker: &Worker, f: impl FnOnce() -> R) -> Result<R, Ended> {
         let (root, task) = unsafe { Scheduled::make(making, || ()) };
         let scheduled = Scheduled::of(&task);
         scheduled.context.set(ptr::from_ref(&worker.context));
-        scheduled.set_owner(worker.desk);
         // SAFETY: it is new, and removed below.
-        unsafe { worker.desk.roster.add_started(root) };
+        let is_there = unsafe {
+            worker
+                .desk
+                .roster
+                .add_started(root, |_| scheduled.set_owner(worker.desk))
+        };
+        assert!(is_there, "whoever mans a worker has found it open");
         worker.set_root(Some(root));
         worker.set_fiber(Some(root));
         // Whoever has cancelled everybody, and has not found it, has said so before it looked.

@@ -10,12 +10,14 @@
 //! has lost its patience, the crew is **Over**: workers return as soon as they come to look, and whatever is left never runs
 //! again.
 
+use super::cancel::Cancelled;
+use super::completion::ResultOwner;
 use super::desk::Desk;
-use super::dump::FiberDump;
-use super::group::Locals;
+use super::dump::{FiberDump, FiberState};
+use super::group::{Group, Locals};
 use super::lock::Lock;
 use super::monitor;
-use super::scheduled::Scheduled;
+use super::scheduled::{Rest, Scheduled};
 use crate::clock;
 use crate::fiber::{TaskRef, Thread};
 use crate::primitives::yield_thread;
@@ -530,13 +532,53 @@ impl Crew {
         // SAFETY: they are new, so they are alive.
         let own = |fiber: NonNull<Scheduled>| unsafe { fiber.as_ref() }.set_owner(desk);
         // SAFETY: by the caller's promise.
-        unsafe {
+        let added = unsafe {
             desk.roster
                 .add(fibers, worker.is_some(), desk.stamp.load(Relaxed), own)
         };
+        if let Err(fibers) = added {
+            for fiber in fibers {
+                // SAFETY: it is on no roster, and what it would run may be dropped here: it might start anywhere.
+                unsafe { self.turn_away(fiber, worker.unwrap_or(0)) };
+                self.note_ended_outside();
+            }
+            return;
+        }
         // Nobody else may take what is bound to a worker.
         if !desk.rouse() && worker.is_none() {
             self.wake_thief();
+        }
+    }
+
+    /// Completes a fiber that has come to this worker, which has gone: it counts as cancelled.
+    ///
+    /// # Safety
+    /// It is new, and on no roster; what it would run may be dropped here.
+    pub(super) unsafe fn turn_away(&self, fiber: NonNull<Scheduled>, worker: usize) {
+        // SAFETY: the scheduler's reference, which ends here with the fiber.
+        let task = unsafe { TaskRef::from_raw(fiber.cast()) };
+        let scheduled = Scheduled::of(&task);
+        let dump = FiberDump::of(fiber, FiberState::Fresh, None, worker, clock::now());
+        self.note_refused(dump);
+        Thread::with(|thread| thread.counters.fibers_ended.increment());
+        // SAFETY: it has not started, and never will: it completes once, here. What it holds is dropped afterwards, as that may wait for it.
+        let (leftover, owner) = unsafe {
+            let leftover = scheduled.take_work();
+            scheduled.refuse(Box::new(Cancelled::new()), Rest::Forgotten);
+            (leftover, scheduled.completion.complete())
+        };
+        drop(leftover);
+        if owner == ResultOwner::Completer {
+            // SAFETY: nobody else wants the result.
+            unsafe { scheduled.drop_result() };
+        }
+        if let Some(group) = scheduled.group.take() {
+            // SAFETY: it is a member, and ends here, on the thread of its group. If it was the last, the stack that the group's block stands on
+            // is not used again.
+            let _ = unsafe { Group::leave(group) };
+        }
+        if let Some(scope) = &scheduled.scope {
+            scope.note_ended();
         }
     }
 

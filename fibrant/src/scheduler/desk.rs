@@ -11,10 +11,10 @@ use super::lock::{Guard, Lock};
 use super::roster::Roster;
 use super::scheduled::Scheduled;
 use super::worker::Worker;
+use crate::fiber::contain;
 use crate::sys::{self, PerProcess};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::panic::{self, AssertUnwindSafe};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Mutex, PoisonError};
@@ -122,6 +122,7 @@ impl Desk {
             return;
         }
         self.errands().clear();
+        self.roster.open();
         for number in [
             &self.stamp,
             &self.turns,
@@ -170,9 +171,8 @@ impl Desk {
                 std::mem::take(&mut *errands)
             };
             for errand in errands {
-                // It may drop something of the user's, which may panic. That has been printed; the fiber that waits here meanwhile, or the worker,
-                // has nothing to do with it.
-                drop(panic::catch_unwind(AssertUnwindSafe(|| errand(worker))));
+                // It may drop something of the user's, which may panic.
+                contain(|| errand(worker));
             }
         }
     }

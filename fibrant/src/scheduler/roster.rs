@@ -9,6 +9,8 @@
 //! parent joins can be taken out of the middle: this is why it is not one of crossbeam's deques. The lock is taken three
 //! times in a fiber's life and hardly ever contended.
 //!
+//! When its worker has gone, a roster is **closed**: whoever comes to it later is turned away, as nobody would ever find it there.
+//!
 //! The worker looks at the stamp of the first fiber of each list, to see whose turn it is, without the lock: it may see it a
 //! little late.
 
@@ -116,6 +118,7 @@ struct Lists<T> {
     fresh: List<T>,
     bound: List<T>,
     started: List<T>,
+    is_closed: bool,
 }
 
 // SAFETY: the lists hold pointers to members that anyone may be handed: a member that has not started may start on any
@@ -129,6 +132,7 @@ impl<T: Member> Roster<T> {
                 fresh: List::new(Place::Fresh),
                 bound: List::new(Place::Bound),
                 started: List::new(Place::Started),
+                is_closed: false,
             }),
             fresh_stamp: AtomicU64::new(u64::MAX),
             bound_stamp: AtomicU64::new(u64::MAX),
@@ -149,19 +153,26 @@ impl<T: Member> Roster<T> {
         result
     }
 
-    /// Adds members that have not started. `own` is called with each under the lock.
+    /// Adds members that have not started, and says how many. `own` is called with each under the lock. If the roster is closed, they are
+    /// the caller's again.
     ///
     /// # Safety
     /// They are valid until they are taken out, are on no roster, and may start on the thread of whoever takes them: of this
     /// worker, if they are bound.
-    pub(crate) unsafe fn add(
+    pub(crate) unsafe fn add<I>(
         &self,
-        members: impl IntoIterator<Item = NonNull<T>>,
+        members: I,
         bound: bool,
         stamp: u64,
         mut own: impl FnMut(NonNull<T>),
-    ) -> usize {
+    ) -> Result<usize, I>
+    where
+        I: IntoIterator<Item = NonNull<T>>,
+    {
         self.with(|lists| {
+            if lists.is_closed {
+                return Err(members);
+            }
             let list = if bound { &mut lists.bound } else { &mut lists.fresh };
             let before = list.length;
             for member in members {
@@ -169,17 +180,42 @@ impl<T: Member> Roster<T> {
                 // SAFETY: valid and on no list, by the caller's promise.
                 unsafe { list.append(member, stamp) };
             }
-            list.length - before
+            Ok(list.length - before)
         })
     }
 
-    /// Adds one that is started already.
+    /// Adds one that is started already. Returns whether it did: not if the roster is closed. `own` is called with it under the lock.
     ///
     /// # Safety
     /// It is valid until it is taken out, and on no roster.
-    pub(crate) unsafe fn add_started(&self, member: NonNull<T>) {
-        // SAFETY: by the caller's promise.
-        self.with(|lists| unsafe { lists.started.append(member, 0) });
+    #[must_use]
+    pub(crate) unsafe fn add_started(&self, member: NonNull<T>, own: impl FnOnce(NonNull<T>)) -> bool {
+        self.with(|lists| {
+            if !lists.is_closed {
+                own(member);
+                // SAFETY: by the caller's promise.
+                unsafe { lists.started.append(member, 0) };
+            }
+            !lists.is_closed
+        })
+    }
+
+    /// Closes it: nobody comes to it any more, and nobody is left to be started or stolen. Calls `f` with each member, under the lock: `f` must
+    /// not come back here.
+    pub(crate) fn close(&self, mut f: impl FnMut(NonNull<T>)) {
+        self.with(|lists| {
+            lists.is_closed = true;
+            while let Some(member) = lists.bound.take_first().or_else(|| lists.fresh.take_first()) {
+                // SAFETY: it was on this roster, so it is valid, and is on no list now.
+                unsafe { lists.started.append(member, 0) };
+            }
+            lists.started.for_each(&mut f);
+        });
+    }
+
+    /// Opens it again, for the next worker.
+    pub(crate) fn open(&self) {
+        self.with(|lists| lists.is_closed = false);
     }
 
     /// The stamp of the member that is next to start; higher than any if there is none.
@@ -224,6 +260,12 @@ impl<T: Member> Roster<T> {
         })
     }
 
+    /// Whether this member, if it is on this roster, which `is_here` says under the lock, has started.
+    pub(crate) fn has_started(&self, member: NonNull<T>, is_here: impl FnOnce() -> bool) -> bool {
+        // SAFETY: if it is on this roster, it is valid, and its place is guarded by the lock that is held, or is this worker's.
+        self.with(|_| is_here() && unsafe { member.as_ref() }.station().place() == Place::Started)
+    }
+
     /// Removes a started member.
     ///
     /// # Safety
@@ -252,19 +294,17 @@ impl<T: Member> Roster<T> {
         }
         let next = std::iter::from_fn(|| loot.take_first());
         // SAFETY: they were fresh here, so they are valid, free to go, and now on no list.
-        unsafe { into.add(next, false, stamp, |_| {}) }
+        match unsafe { into.add(next, false, stamp, |_| {}) } {
+            Ok(stolen) => stolen,
+            Err(_) => unreachable!("a thief is at work, so its roster is open"),
+        }
     }
 
     /// Calls `f` with each member and its place, under the lock: `f` must not come back here.
     pub(crate) fn for_each(&self, mut f: impl FnMut(NonNull<T>, Place)) {
         self.with(|lists| {
             for list in [&lists.started, &lists.bound, &lists.fresh] {
-                let mut next = list.first;
-                while let Some(member) = next {
-                    // SAFETY: it is in the list, so it is valid.
-                    next = unsafe { member.as_ref() }.station().next.get();
-                    f(member, list.place);
-                }
+                list.for_each(|member| f(member, list.place));
             }
         });
     }
@@ -343,6 +383,15 @@ impl<T: Member> List<T> {
             None => self.first = Some(member),
         }
         self.length += 1;
+    }
+
+    fn for_each(&self, mut f: impl FnMut(NonNull<T>)) {
+        let mut next = self.first;
+        while let Some(member) = next {
+            // SAFETY: it is in the list, so it is valid.
+            next = unsafe { member.as_ref() }.station().next.get();
+            f(member);
+        }
     }
 
     fn take_first(&mut self) -> Option<NonNull<T>> {

@@ -32,7 +32,7 @@ use super::roster::{Member, Station};
 use super::scope::ScopeData;
 use crate::context::Context;
 use crate::context::tls::{self, Layout};
-use crate::fiber::{Kind, Payload, Task, TaskRef, spare};
+use crate::fiber::{Kind, Payload, Task, TaskRef, contain, spare};
 use crate::primitives::atomic::{AtomicPtr, Ordering::Relaxed};
 use crate::sys;
 use std::cell::{Cell, UnsafeCell};
@@ -153,9 +153,7 @@ pub(super) struct Leftover {
 impl Drop for Leftover {
     fn drop(&mut self) {
         // SAFETY: it was made of that box, and is dropped once.
-        drop(panic::catch_unwind(AssertUnwindSafe(|| unsafe {
-            (self.free)(self.place)
-        })));
+        contain(|| unsafe { (self.free)(self.place) });
     }
 }
 
@@ -469,7 +467,7 @@ impl<F: FnOnce() -> T, T> Job<F, T> {
         let work = unsafe { Self::replace(job, Stage::Result(Err(payload))) };
         match rest {
             // It is the user's, and so is a panic of its destructor.
-            Rest::Dropped => drop(panic::catch_unwind(AssertUnwindSafe(|| drop(work)))),
+            Rest::Dropped => drop(contain(|| drop(work))),
             Rest::Forgotten => std::mem::forget(work),
         }
     }
@@ -493,7 +491,7 @@ impl<F: FnOnce() -> T, T> Job<F, T> {
         // SAFETY: the contract of `Work::drop_result`.
         let result = unsafe { Self::replace(job, Stage::Empty) };
         let panicked = matches!(&result, Stage::Result(Err(payload)) if !payload.is::<Cancelled>());
-        drop(panic::catch_unwind(AssertUnwindSafe(|| drop(result))));
+        contain(|| drop(result));
         panicked
     }
 

@@ -266,11 +266,14 @@ impl Worker {
                 // It has begun at a guest's desk, where nobody counts, and will end at one where it is counted.
                 self.crew.note_begun_outside();
             }
-            self.crew.while_passing(|| {
+            let has_arrived = self.crew.while_passing(|| {
                 self.desk.roster.remove(fiber);
-                fiber.as_ref().set_owner(desk);
-                desk.roster.add_started(fiber);
+                let own = |fiber: NonNull<Scheduled>| fiber.as_ref().set_owner(desk);
+                desk.roster.add_started(fiber, own) || !self.desk.roster.add_started(fiber, |_| {})
             });
+            if !has_arrived {
+                return; // that worker has gone, so the crew is over: it stays here, in no queue, and is given up with the others
+            }
             // Whoever has cancelled everybody, and may have missed it on its way, has said so before it looked.
             if self.crew.is_cancelling() || fiber.as_ref().is_of_cancelled_scope() {
                 fiber.as_ref().task.cancel();

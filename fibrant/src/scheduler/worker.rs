@@ -495,8 +495,8 @@ impl Worker {
         loop {
             let fiber = self.desk.roster.start_next()?;
             match self.relief(fiber) {
-                None => return Some(fiber),
-                Some(desk) => self.hand_over(fiber, desk),
+                Some(desk) if self.hand_over(fiber, desk) => {}
+                _ => return Some(fiber),
             }
         }
     }
@@ -528,20 +528,25 @@ impl Worker {
         }
     }
 
+    /// Gives a fiber that is about to start to another worker. Returns whether it did: not if that has gone.
     #[cold]
-    fn hand_over(&self, fiber: NonNull<Scheduled>, desk: &'static Desk) {
+    fn hand_over(&self, fiber: NonNull<Scheduled>, desk: &'static Desk) -> bool {
         // SAFETY: `start_next` has just put it among the started ones of this roster. It has no stack yet and is not bound, so
-        // it may start elsewhere.
-        self.crew.while_passing(|| unsafe {
+        // it may start elsewhere. This worker is at work, so its own roster is open.
+        let has_left = self.crew.while_passing(|| unsafe {
             fiber.as_ref().was_placed.set(true);
             self.desk.roster.remove(fiber);
             let own = |fiber: NonNull<Scheduled>| fiber.as_ref().set_owner(desk);
-            desk.roster.add([fiber], false, desk.stamp.load(Relaxed), own);
+            let added = desk.roster.add([fiber], false, desk.stamp.load(Relaxed), own);
+            added.is_ok() || !self.desk.roster.add_started(fiber, |_| {})
         });
-        desk.crowd.fetch_add(1, Relaxed);
-        if !desk.rouse() {
-            self.crew.wake_thief();
+        if has_left {
+            desk.crowd.fetch_add(1, Relaxed);
+            if !desk.rouse() {
+                self.crew.wake_thief();
+            }
         }
+        has_left
     }
 
     /// Takes fibers that were spawned on this worker.
@@ -561,10 +566,24 @@ impl Worker {
         // Noted before anybody can find them: they may be stolen and have ended the next moment.
         let fibers = fibers.into_iter().inspect(|_| self.desk.note_begun(1));
         // SAFETY: by the caller's promise.
-        let count = unsafe { self.desk.roster.add(fibers, bound, self.next_stamp(), own) };
-        self.thread().counters.fibers_created.add(count as u64);
+        match unsafe { self.desk.roster.add(fibers, bound, self.next_stamp(), own) } {
+            Ok(count) => self.thread().counters.fibers_created.add(count as u64),
+            Err(fibers) => return self.turn_away(fibers),
+        }
         if !bound {
             self.crew.wake_thief();
+        }
+    }
+
+    /// Completes fibers that were spawned here by something that is dropped when this worker has gone.
+    #[cold]
+    fn turn_away(&self, fibers: impl IntoIterator<Item = NonNull<Scheduled>>) {
+        let index = self.index.unwrap_or(self.crew.desks.len());
+        for fiber in fibers {
+            self.thread().counters.fibers_created.increment();
+            // SAFETY: it is on no roster, and was made on this thread: what it would run may be dropped here.
+            unsafe { self.crew.turn_away(fiber, index) };
+            self.desk.note_ended();
         }
     }
 
@@ -629,8 +648,9 @@ impl Worker {
 
     /// Whether nobody else can run this fiber, which has not ended.
     pub(super) fn alone_can_run(&self, fiber: &Scheduled) -> bool {
-        fiber.owner().is_some_and(|owner| ptr::eq(owner, self.desk))
-            && (fiber.is_bound || !fiber.context.get().is_null() || self.crew.desks.len() == 1)
+        let is_here = || fiber.owner().is_some_and(|owner| ptr::eq(owner, self.desk));
+        let has_started = || self.desk.roster.has_started(NonNull::from(fiber), is_here);
+        is_here() && (fiber.is_bound || self.crew.desks.len() == 1 || has_started())
     }
 
     /// Takes the parent that let a child run ahead last.
@@ -655,23 +675,16 @@ impl Worker {
     /// After it has stopped running fibers, on its own thread, or on one that has it to itself. On the latter what is bound to the worker is not
     /// dropped, as it need not be `Send`: it is abandoned, too.
     pub(crate) fn abandon_rest(&self, is_own_thread: bool) {
-        // These may spawn fibers here, which are then given up with the others.
-        self.man(|| {
-            if is_own_thread {
-                self.clear_up();
-            }
-            self.driver.expire_all(self);
-            self.desk.run_errands(self);
-        });
-        // Another worker that has not noticed yet that the crew is over may still look for something to steal: now there is nothing.
-        while self.desk.roster.start_next().is_some() {}
+        // From now on nobody comes, and another worker that has not noticed yet that the crew is over finds nothing to steal.
         let mut rest = Vec::new();
-        self.desk.roster.for_each(|fiber, _| {
+        self.desk.roster.close(|fiber| {
             // SAFETY: whoever is on a roster has not ended, and cannot be removed while its lock is held.
             rest.push(unsafe { TaskRef::share(fiber.cast()) });
         });
+        // They are on the roster, and given up as what they are: not started.
+        self.stackless.borrow_mut().clear();
         let now = clock::now();
-        // Dropped when all have completed: to drop one may mean to wait for another.
+        // What is the user's to drop is dropped when all have completed: that may mean to wait for one of them.
         let mut leftovers = Vec::new();
         for task in &rest {
             let scheduled = Scheduled::of(task);
@@ -720,6 +733,14 @@ impl Worker {
                 leftovers.push((leftover, scheduled.scope.as_ref().filter(|_| !has_started)));
             }
         }
+        // What these drop may spawn fibers, which are turned away.
+        self.man(|| {
+            if is_own_thread {
+                self.clear_up();
+            }
+            self.driver.expire_all(self);
+            self.desk.run_errands(self);
+        });
         for (leftover, scope) in leftovers {
             drop(leftover);
             // What was to run is gone, or nobody will ever touch it, and with it what it borrowed.

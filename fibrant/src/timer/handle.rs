@@ -15,6 +15,7 @@
 use super::kept::Kept;
 use super::records::{Function, Generation, Held, Once, Record, Repeating, Standing};
 use crate::clock;
+use crate::fiber::contain;
 use crate::primitives::without_waiting;
 use crate::scheduler::{Crew, Desk, Phase, Timed, Worker};
 use std::fmt;
@@ -215,7 +216,8 @@ fn send_home(record: &'static Record, home: &'static Desk, crew: Arc<Crew>) {
         let is_cancelled = state.standing.get() == Standing::Cancelled;
         // It is another crew's desk if the timer was armed when its own was over.
         if is_cancelled || worker.crew.phase() == Phase::Over || !Arc::ptr_eq(&crew, &worker.crew) {
-            retire(record, state, worker, kept);
+            // What is dropped may panic, and the errand has ended all the same.
+            contain(|| retire(record, state, worker, kept));
         } else {
             drop(state);
             set_alarm(record, kept, due);
@@ -260,9 +262,9 @@ pub(crate) unsafe fn expire(timed: NonNull<Timed>, worker: &Worker) {
     }
     if standing == Standing::Cancelled || phase == Phase::Over || (repeats && phase != Phase::Open) {
         // In a runtime that is being stopped repeating timers end; in one that is over all do.
-        // What is dropped may panic. That has been printed; whoever waits here meanwhile has nothing to do with it.
-        let retire = AssertUnwindSafe(|| retire(record, state, worker, kept));
-        return drop(panic::catch_unwind(retire));
+        // What is dropped may panic.
+        contain(|| retire(record, state, worker, kept));
+        return;
     }
     let now = clock::now();
     let due = state.due();
