@@ -1315,6 +1315,55 @@ fn closing_a_descriptor_wakes_its_waiters_on_all_workers_and_calls_its_functions
 }
 
 #[test]
+fn closing_and_cancelling_end_the_waits_of_plain_threads() {
+    watched(|| {
+        // As many moments as it takes to come before the wait, into its midst, and after it has looked around.
+        for pause in (0..40)
+            .map(|step| Duration::from_micros(step * 5))
+            .chain([ms(5), ms(50)])
+        {
+            let (ours, _theirs) = streams();
+            let fd = at(6050, ours).into_raw_fd();
+            let waiting = thread::spawn(move || io::wait(fd, Event::READ, None));
+            thread::sleep(pause);
+            io::close(fd).unwrap();
+            assert_eq!(raw_error(waiting.join().unwrap().unwrap_err()), libc::EBADF);
+        }
+        let (ours, mut theirs) = streams();
+        let fd = at(6050, ours);
+        let number = fd.as_raw_fd();
+        for (waits_for, cancelled) in [
+            (Event::READ, Event::READ),
+            (Event::READ, Event::READ | Event::WRITE),
+        ] {
+            let waiting =
+                [(); 2].map(|()| thread::spawn(move || io::wait(number, waits_for, Some(PATIENCE))));
+            // Each is found once, when it has begun to wait.
+            let found = || waiting.iter().filter(|thread| thread.is_finished()).count();
+            while found() < 2 {
+                assert!(!io::cancel_event(number, Event::WRITE));
+                io::cancel_event(number, cancelled);
+            }
+            for thread in waiting {
+                assert_eq!(raw_error(thread.join().unwrap().unwrap_err()), libc::ECANCELED);
+            }
+            assert!(!io::cancel_all(number), "nobody is left");
+        }
+        // Whoever is told says so, once.
+        let waiting = thread::spawn(move || io::wait(number, Event::READ, None));
+        while !io::cancel_all(number) {
+            thread::yield_now();
+        }
+        assert_eq!(raw_error(waiting.join().unwrap().unwrap_err()), libc::ECANCELED);
+        // What ended one wait has nothing to do with the next.
+        let waiting = thread::spawn(move || io::wait(number, Event::READ, None));
+        thread::sleep(ms(20));
+        theirs.write_all(b"x").unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap(), Event::READ);
+    });
+}
+
+#[test]
 fn a_number_that_is_used_again_has_nothing_to_do_with_the_old_file() {
     in_runtimes(|workers| {
         for worker in 0..workers {

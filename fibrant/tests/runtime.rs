@@ -1941,7 +1941,7 @@ fn a_dump_shows_what_every_fiber_does_and_where_it_was_spawned() {
     for (index, worker) in dump.workers.iter().enumerate() {
         assert_eq!((worker.index, worker.active, worker.idle), (index, true, true));
         assert!(
-            worker.thread > 0 && worker.polls > 0 && worker.turns > 0,
+            worker.thread > 0 && worker.polls > 0 && worker.switches > 0,
             "{worker:?}"
         );
         assert_eq!(

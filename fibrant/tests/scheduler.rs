@@ -528,7 +528,12 @@ fn a_yield_is_one_switch() {
     let watchdog = Watchdog::new();
     let runtime = watchdog.runtime(1);
     let pair = runtime.spawn_on(0, || {
-        let before = Runtime::current().unwrap().stats().switches;
+        // What a dump says of this worker, and the sum of all workers, of which it is the only one.
+        let switches = || {
+            let runtime = Runtime::current().unwrap();
+            (runtime.dump().workers[0].switches, runtime.stats().switches)
+        };
+        let before = switches();
         let yields = || {
             for _ in 0..YIELDS {
                 fibrant::yield_now();
@@ -537,12 +542,45 @@ fn a_yield_is_one_switch() {
         let other = fibrant::spawn(yields);
         yields();
         other.join().unwrap();
-        Runtime::current().unwrap().stats().switches - before
+        let after = switches();
+        (after.0 - before.0, after.1 - before.1)
     });
-    let switches = pair.join().unwrap();
+    let (of_worker, of_all) = pair.join().unwrap();
+    assert_eq!(of_worker, of_all);
     // By way of the worker's own context it would be two; that is for polls, of which there is one in about sixty turns.
     let expected = 2 * YIELDS..2 * YIELDS + YIELDS / 4;
-    assert!(expected.contains(&switches), "{switches}");
+    assert!(expected.contains(&of_worker), "{of_worker}");
+}
+
+#[test]
+fn a_park_is_one_switch_and_workers_count_their_own() {
+    const ROUNDS: u64 = 10_000;
+    let watchdog = Watchdog::new();
+    let runtime = watchdog.runtime(2);
+    let switches = || {
+        let dump = runtime.dump();
+        [dump.workers[0].switches, dump.workers[1].switches]
+    };
+    let before = switches();
+    runtime.run_on(0, || {
+        let me = fiber::current().unwrap();
+        let other = fibrant::spawn_local(move || {
+            for _ in 0..ROUNDS {
+                me.unpark();
+                fiber::park();
+            }
+        });
+        for _ in 0..ROUNDS {
+            fiber::park();
+            other.fiber().unpark();
+        }
+        other.join().unwrap();
+    });
+    let after = switches();
+    let made = after[0] - before[0];
+    assert!((2 * ROUNDS..2 * ROUNDS + ROUNDS / 4).contains(&made), "{made}");
+    // The other one has nothing to do, but may have looked for it.
+    assert!(after[1] - before[1] < ROUNDS / 4, "{after:?}");
 }
 
 #[test]

@@ -33,6 +33,7 @@ mod callback;
 mod doubt;
 mod event;
 mod lull;
+mod outsider;
 mod reactor;
 mod stream;
 mod table;
@@ -65,8 +66,7 @@ use table::DIRECTIONS;
 ///
 /// [`TimedOut`](io::ErrorKind::TimedOut) after `timeout`; `ECANCELED` if somebody calls [`cancel_event`] or [`cancel_all`], and
 /// `EBADF` if somebody calls [`close`] meanwhile, or the descriptor is not open;
-/// [`InvalidInput`](io::ErrorKind::InvalidInput) for a regular file, which cannot be waited for, and for no event at all. A plain thread is in the
-/// kernel meanwhile, where cancelling and closing do not reach it.
+/// [`InvalidInput`](io::ErrorKind::InvalidInput) for a regular file, which cannot be waited for, and for no event at all.
 ///
 /// ```
 /// use fibrant::io::{self, Event};
@@ -141,39 +141,42 @@ fn wait_as_fiber(worker: &Worker, fd: RawFd, event: Event, deadline: u64) -> io:
 fn wait_as_thread(fd: RawFd, event: Event, deadline: u64) -> io::Result<Event> {
     // epoll says whether it can be waited for at all; poll calls every regular file ready.
     reactor::check_pollable(fd)?;
-    loop {
-        let rest = if deadline == clock::NEVER {
-            -1
-        } else {
-            let nanoseconds = deadline.saturating_sub(clock::now());
-            i32::try_from(nanoseconds.div_ceil(1_000_000)).unwrap_or(i32::MAX)
-        };
-        let ready = poll(fd, event, rest)?;
-        if !ready.is_empty() {
-            return Ok(ready);
-        }
-        if clock::now() >= deadline {
-            return Err(timed_out());
-        }
+    // Whoever closes it looks for those who wait if it has an entry.
+    table::entry(fd);
+    let mut ready = poll(fd, event, 0)?;
+    if ready.is_empty() {
+        ready = outsider::wait(fd, event, deadline)?;
+    }
+    match ready.is_empty() {
+        true => Err(timed_out()),
+        false => Ok(ready),
     }
 }
 
 /// Asks the kernel what a descriptor is ready for, for so many milliseconds.
 fn poll(fd: RawFd, event: Event, milliseconds: i32) -> io::Result<Event> {
-    let mut asked = libc::pollfd {
+    poll_beside(fd, event, None, milliseconds)
+}
+
+/// The same, until there is something to read from the bell.
+fn poll_beside(fd: RawFd, event: Event, bell: Option<RawFd>, milliseconds: i32) -> io::Result<Event> {
+    let asked = |fd, event: Event| libc::pollfd {
         fd,
         events: event.to_poll(),
         revents: 0,
     };
-    // SAFETY: one element, a local variable.
-    match sys::check(unsafe { sys::poll(&mut asked, 1, milliseconds) }) {
+    // The kernel does not look at a negative number.
+    let mut asked = [asked(fd, event), asked(bell.unwrap_or(-1), Event::READ)];
+    let count = 1 + usize::from(bell.is_some());
+    // SAFETY: so many elements of a local variable.
+    match sys::check(unsafe { sys::poll(asked.as_mut_ptr(), count as _, milliseconds) }) {
         Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Event::default()),
         result => result?,
     };
-    if asked.revents & libc::POLLNVAL != 0 {
+    if asked[0].revents & libc::POLLNVAL != 0 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
-    Ok(Event::from_poll(asked.revents) & event)
+    Ok(Event::from_poll(asked[0].revents) & event)
 }
 
 fn timed_out() -> io::Error {
@@ -259,7 +262,7 @@ pub fn del_event(fd: RawFd, event: Event) -> bool {
     removed.iter().flatten().count() > 0
 }
 
-/// Calls the functions that wait for these events, now, once; and ends the waits of fibers for them, with `ECANCELED`. Returns
+/// Calls the functions that wait for these events, now, once; and ends the waits for them, with `ECANCELED`. Returns
 /// whether there were any.
 ///
 /// ```
@@ -279,7 +282,7 @@ pub fn del_event(fd: RawFd, event: Event) -> bool {
 /// ```
 pub fn cancel_event(fd: RawFd, event: Event) -> bool {
     let (callbacks, ended) = take_callbacks(fd, event, |state| state.end_waits(event, libc::ECANCELED));
-    let mut any = ended;
+    let mut any = outsider::end_waits(fd, event, libc::ECANCELED) | ended;
     for callback in callbacks.into_iter().flatten() {
         any = true;
         callback.call();
@@ -296,7 +299,7 @@ pub fn cancel_all(fd: RawFd) -> bool {
     cancel_event(fd, Event::READ | Event::WRITE)
 }
 
-/// Closes a descriptor. Fibers that wait for it, on whatever worker, get `EBADF`; functions that wait for it are called, once. An
+/// Closes a descriptor. Whoever waits for it, on whatever worker or thread, gets `EBADF`; functions that wait for it are called, once. An
 /// event that is under way for it reaches nobody, even if the number is used again at once.
 ///
 /// The descriptor must be the caller's to close: use it on what [`IntoRawFd`](std::os::fd::IntoRawFd) gives.
@@ -353,6 +356,7 @@ pub(crate) fn closing<R>(descriptors: RangeInclusive<RawFd>, close: impl FnOnce(
             table::entry(fd).note_home(state);
             state.end_waits(Event::READ | Event::WRITE, libc::EBADF)
         });
+        outsider::end_waits(fd, Event::READ | Event::WRITE, libc::EBADF);
         callbacks.extend(taken.into_iter().flatten());
     }
     let result = close();

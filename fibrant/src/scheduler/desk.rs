@@ -12,12 +12,13 @@ use super::roster::Roster;
 use super::scheduled::Scheduled;
 use super::worker::Worker;
 use crate::fiber::contain;
+use crate::stats::Counters;
 use crate::sys::{self, PerProcess};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Something that another thread wants the worker to do, between two fibers.
 pub(crate) type Errand = Box<dyn FnOnce(&Worker) + Send>;
@@ -44,14 +45,16 @@ pub(crate) struct Desk {
     pub(super) crowd: AtomicUsize,
     /// Whether somebody is at work here: a thread that is not the runtime's own comes and goes.
     pub(super) is_manned: AtomicBool,
-    /// What dumps show: the worker's thread, the fiber that runs, the length of the run queue, turns, polls and steals, pending
-    /// alarms and events. The worker alone writes.
+    /// What dumps and the monitor look at: the worker's thread, the fiber that runs, the length of the run queue, turns, polls and steals,
+    /// pending alarms and events. The worker alone writes.
     pub(super) thread: AtomicI32,
     pub(super) running: AtomicPtr<Scheduled>,
     pub(super) ready: AtomicUsize,
     pub(super) turns: AtomicU64,
     pub(super) polls: AtomicU64,
     pub(super) steals: AtomicU64,
+    /// How many switches it has made.
+    tally: Lock<Tally>,
     /// How often the bell was rung. Whoever rings counts.
     pub(super) wakes: AtomicU64,
     pub(super) alarms: AtomicUsize,
@@ -60,6 +63,22 @@ pub(crate) struct Desk {
     pub(super) stuck_since: AtomicU64,
     /// Since when it has had nothing to do: nanoseconds of the monotonic clock, 0 while it works.
     pub(super) idle_since: AtomicU64,
+}
+
+/// The switches of a worker, which its thread counts among its own: those that it has made before, for other workers, are not the worker's.
+#[derive(Default)]
+struct Tally {
+    /// Those made with threads that have left.
+    before: u64,
+    /// The counters of the thread that is at work, and how many it had when it came.
+    present: Option<(Arc<Counters>, u64)>,
+}
+
+impl Tally {
+    fn sum(&self) -> u64 {
+        let present = self.present.as_ref();
+        self.before + present.map_or(0, |(counters, first)| counters.switches.get() - first)
+    }
 }
 
 // SAFETY: the inbox, the roster and the errands pass on only what may be passed to the worker's thread: see `deliver` and
@@ -105,6 +124,7 @@ impl Desk {
             turns: AtomicU64::new(0),
             polls: AtomicU64::new(0),
             steals: AtomicU64::new(0),
+            tally: Lock::default(),
             wakes: AtomicU64::new(0),
             alarms: AtomicUsize::new(0),
             events: AtomicUsize::new(0),
@@ -136,6 +156,7 @@ impl Desk {
             number.store(0, Relaxed);
         }
         self.crowd.store(0, Relaxed);
+        *self.tally.lock() = Tally::default();
         FREE.get()
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -211,6 +232,25 @@ impl Desk {
         // SAFETY: writes eight bytes of a local variable to a descriptor that is open for good. It can only fail if the number
         // in it would overflow, which takes longer than anything lasts.
         unsafe { sys::syscall!(SYS_write, self.bell(), &raw const ONE, 8) };
+    }
+
+    /// How many switches the worker has made.
+    pub(super) fn switches(&self) -> u64 {
+        self.tally.lock().sum()
+    }
+
+    /// Notes whose counters count the worker's switches from now on: nobody's if its thread leaves.
+    pub(super) fn count_with(&self, counters: Option<Arc<Counters>>) {
+        let present = counters.map(|counters| {
+            let first = counters.switches.get();
+            (counters, first)
+        });
+        let former = {
+            let mut tally = self.tally.lock();
+            tally.before = tally.sum();
+            std::mem::replace(&mut tally.present, present)
+        };
+        drop(former);
     }
 
     /// Notes that a piece of work has begun. Only the worker calls it.

@@ -88,8 +88,8 @@ pub struct WorkerDump {
     pub bound: usize,
     /// How many have started and not ended.
     pub started: usize,
-    /// How many turns it has made: how often it has chosen who runs next. Mostly that was a switch; [`Stats`](crate::stats::Stats) counts those.
-    pub turns: u64,
+    /// How many switches from one stack to another it has made.
+    pub switches: u64,
     /// How many fibers it has stolen from others.
     pub steals: u64,
     /// How often it has polled.
@@ -251,7 +251,7 @@ impl WorkerDump {
             fresh: count(Place::Fresh),
             bound: count(Place::Bound),
             started: count(Place::Started),
-            turns: desk.turns.load(Relaxed),
+            switches: desk.switches(),
             steals: desk.steals.load(Relaxed),
             polls: desk.polls.load(Relaxed),
             wakes: desk.wakes.load(Relaxed),
@@ -263,7 +263,7 @@ impl WorkerDump {
     fn to_json(&self) -> String {
         format!(
             "{{\"index\":{},\"guest\":{},\"thread\":{},\"active\":{},\"idle\":{},\"stopping\":{},\"current\":{},\"stuck_ms\":{},\
-             \"ready\":{},\"fresh\":{},\"bound\":{},\"started\":{},\"turns\":{},\"steals\":{},\"polls\":{},\"wakes\":{},\
+             \"ready\":{},\"fresh\":{},\"bound\":{},\"started\":{},\"switches\":{},\"steals\":{},\"polls\":{},\"wakes\":{},\
              \"timers\":{},\"events\":{}}}",
             self.index,
             self.guest,
@@ -279,7 +279,7 @@ impl WorkerDump {
             self.fresh,
             self.bound,
             self.started,
-            self.turns,
+            self.switches,
             self.steals,
             self.polls,
             self.wakes,
@@ -394,7 +394,7 @@ impl fmt::Display for Dump {
             };
             writeln!(
                 f,
-                "  {} {} (thread {}): {doing}; {} ready, {} fresh, {} bound, {} started; {} turns, {} steals, {} polls, {} wakes; \
+                "  {} {} (thread {}): {doing}; {} ready, {} fresh, {} bound, {} started; {} switches, {} steals, {} polls, {} wakes; \
                  {} timers, {} events",
                 if worker.guest { "guest" } else { "worker" },
                 worker.index,
@@ -403,7 +403,7 @@ impl fmt::Display for Dump {
                 worker.fresh,
                 worker.bound,
                 worker.started,
-                worker.turns,
+                worker.switches,
                 worker.steals,
                 worker.polls,
                 worker.wakes,

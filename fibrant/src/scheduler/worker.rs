@@ -264,6 +264,7 @@ impl Worker {
         impl Drop for Leave<'_> {
             fn drop(&mut self) {
                 self.0.desk.is_manned.store(false, Relaxed);
+                self.0.desk.count_with(None);
                 // SAFETY: what was there before is valid until it is replaced in turn.
                 unsafe { self.0.thread().set_scheduler(self.1) };
                 self.0.thread().set_current(self.2);
@@ -299,6 +300,7 @@ impl Worker {
         self.thread().stacks.set_trims(false);
         tls::prepare_home();
         self.crew.add_counters(self.thread().counters.share());
+        self.desk.count_with(Some(self.thread().counters.share()));
         f()
     }
 
