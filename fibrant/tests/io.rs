@@ -1517,6 +1517,9 @@ fn an_event_function_finds_the_new_file_after_a_close_without_our_knowledge() {
 #[test]
 fn descriptors_far_above_1024_can_be_waited_for() {
     in_runtimes(|workers| {
+        // Who waits meanwhile stays where it is when the table grows.
+        let (low, mut peer) = streams();
+        let stays = waiter(0, low.as_raw_fd(), Event::READ);
         for number in [1024, 1025, 4095, 4096, 7777] {
             let (ours, mut theirs) = streams();
             // 1024 and a bit may be in use: any number from there on will do.
@@ -1528,6 +1531,9 @@ fn descriptors_far_above_1024_can_be_waited_for() {
             theirs.write_all(b"x").unwrap();
             assert_eq!(waiting.join().unwrap().unwrap(), Event::READ);
         }
+        assert!(!stays.is_finished());
+        peer.write_all(b"x").unwrap();
+        assert_eq!(stays.join().unwrap().unwrap(), Event::READ);
     });
 }
 
@@ -1868,12 +1874,18 @@ fn input_that_nobody_ever_reads_ends_the_registration() {
         theirs.write_all(b"x").unwrap();
         assert_eq!(waiting.join().unwrap().unwrap(), Event::READ);
         assert!(is_registered(fd), "it stays registered");
-        // Edges that concern nobody.
-        eventually(|| {
+        // Edges that concern nobody, and are seen before another that comes later.
+        let mut stray_edge = || {
+            let (probe, mut peer) = streams();
+            let waiting = waiter(workers - 1, probe.as_raw_fd(), Event::READ);
             theirs.write_all(b"x").unwrap();
-            fibrant::sleep(ms(1));
-            !is_registered(fd)
-        });
+            peer.write_all(b"x").unwrap();
+            assert_eq!(waiting.join().unwrap().unwrap(), Event::READ);
+        };
+        stray_edge();
+        assert!(is_registered(fd), "once may be chance");
+        stray_edge();
+        assert!(!is_registered(fd), "twice running is not");
         // Whoever waits again is told all the same.
         let told = fibrant::run_on(workers - 1, || io::wait(fd, Event::READ, None));
         assert_eq!(told.unwrap(), Event::READ);
@@ -1931,6 +1943,60 @@ fn a_fiber_that_yields_for_ever_does_not_starve_one_that_waits() {
         over.store(true, SeqCst);
         echo.join().unwrap();
         yielders.into_iter().for_each(|fiber| fiber.join().unwrap());
+    });
+}
+
+#[test]
+fn everybody_has_a_turn_among_functions_of_events_that_never_cease() {
+    /// Counts, and waits for the same event again, which has happened already.
+    fn again(fd: RawFd, calls: Arc<AtomicUsize>) {
+        calls.fetch_add(1, SeqCst);
+        // When all is over it is closed.
+        let _ = io::add_event(fd, Event::READ, move || again(fd, calls));
+    }
+    in_runtime(1, || {
+        const DESCRIPTORS: usize = 300; // more than one poll takes
+        let calls = Arc::new(AtomicUsize::new(0));
+        let ready: Vec<_> = (0..DESCRIPTORS)
+            // SAFETY: makes a descriptor.
+            .map(|_| own(unsafe { libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }))
+            .collect();
+        for fd in &ready {
+            let (fd, calls) = (fd.as_raw_fd(), Arc::clone(&calls));
+            io::add_event(fd, Event::READ, move || again(fd, calls)).unwrap();
+        }
+        // Until the flood is there, which takes some polls.
+        eventually(|| {
+            fibrant::yield_now();
+            calls.load(SeqCst) > 10 * DESCRIPTORS
+        });
+        let before = calls.load(SeqCst);
+        for _ in 0..200 {
+            let turn = calls.load(SeqCst);
+            let fresh = fibrant::spawn(|| ());
+            let parked = fibrant::spawn_local(fibrant::fiber::park);
+            fibrant::yield_now();
+            // At most all that were there, and all that came while they ran.
+            let called = calls.load(SeqCst) - turn;
+            assert!(
+                called <= 2 * DESCRIPTORS,
+                "{called} calls in one turn of the queue"
+            );
+            fibrant::yield_now();
+            assert!(fresh.is_finished(), "it has not run after two turns of the queue");
+            parked.fiber().unpark();
+            fibrant::yield_now();
+            fibrant::yield_now();
+            assert!(
+                parked.is_finished(),
+                "it has not gone on after two turns of the queue"
+            );
+        }
+        assert!(calls.load(SeqCst) > before, "there was no flood");
+        for fd in ready {
+            io::del_event(fd.as_raw_fd(), Event::READ);
+            io::close(fd.into_raw_fd()).unwrap();
+        }
     });
 }
 

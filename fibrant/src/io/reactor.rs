@@ -438,12 +438,9 @@ pub(super) fn forget(epoll: RawFd, fd: RawFd) {
 /// Waits for events, for so many nanoseconds, or until there is one.
 fn epoll_wait(epoll: RawFd, events: *mut libc::epoll_event, timeout: Option<u64>) -> io::Result<usize> {
     if timeout == Some(0) || NO_PWAIT2.load(Relaxed) {
-        // Rounded up: a poll may be late, never early.
-        let milliseconds = timeout.map_or(-1, |nanoseconds| {
-            i32::try_from(nanoseconds.div_ceil(1_000_000)).unwrap_or(i32::MAX)
-        });
         // SAFETY: the caller's buffer has room for a batch.
-        return sys::check(unsafe { syscall!(SYS_epoll_pwait, epoll, events, BATCH, milliseconds, 0, 0) });
+        let result = unsafe { syscall!(SYS_epoll_pwait, epoll, events, BATCH, milliseconds(timeout), 0, 0) };
+        return sys::check(result);
     }
     let time = timeout.map(|nanoseconds| libc::timespec {
         tv_sec: i64::try_from(nanoseconds / 1_000_000_000).unwrap_or(i64::MAX),
@@ -459,6 +456,14 @@ fn epoll_wait(epoll: RawFd, events: *mut libc::epoll_event, timeout: Option<u64>
         }
         result => result,
     }
+}
+
+/// So many nanoseconds in milliseconds, as `epoll_wait` wants them: for ever is -1. Rounded up: what is slept too little is slept again and again,
+/// without any rest, until the moment comes.
+fn milliseconds(timeout: Option<u64>) -> i32 {
+    timeout.map_or(-1, |nanoseconds| {
+        i32::try_from(nanoseconds.div_ceil(1_000_000)).unwrap_or(i32::MAX)
+    })
 }
 
 impl Driver for Reactor {
@@ -544,5 +549,54 @@ impl Drop for Reactor {
         for fd in self.registered.take() {
             table::forget_worker(fd, self.epoll(), self.desk);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn milliseconds_are_rounded_up() {
+        let cases = [
+            (None, -1),
+            (Some(0), 0),
+            (Some(1), 1),
+            (Some(1_000_000), 1),
+            (Some(1_000_001), 2),
+            (Some(u64::MAX), i32::MAX),
+        ];
+        for (timeout, expected) in cases {
+            assert_eq!(milliseconds(timeout), expected, "{timeout:?}");
+        }
+    }
+
+    /// A worker sleeps until the very nanosecond of the next deadline; only among very many it may come later, by no more than it says.
+    #[test]
+    fn a_worker_wakes_for_the_next_deadline() {
+        let desk = Desk::take().unwrap();
+        let reactor = Reactor::new(desk).unwrap();
+        let first = clock::now() + 3_600_000_000_007;
+        let deadlines: Vec<Timed> = (0..MANY_ALARMS).map(|_| Timed::new()).collect();
+        for (index, timed) in deadlines.iter().enumerate() {
+            // SAFETY: it is not armed, and stays until it is disarmed below.
+            unsafe { reactor.arm(NonNull::from(timed), Purpose::Nothing, first + index as u64) };
+            if index + 1 < MANY_ALARMS {
+                assert_eq!(reactor.next_visit(), first);
+            }
+        }
+        reactor.expired.set(MANY_DUE);
+        reactor.sleep_cost.set(u64::MAX / PART_FOR_SLEEPING);
+        assert_eq!(reactor.next_visit(), first, "none has expired for long");
+        reactor.last_expired.set(first - 1);
+        assert_eq!(reactor.next_visit(), first - 1 + MOST_SLACK);
+        reactor.expired.set(0);
+        assert_eq!(reactor.next_visit(), first - 1 + SLACK);
+        for timed in &deadlines {
+            // SAFETY: it is armed, here.
+            unsafe { reactor.disarm(NonNull::from(timed)) };
+        }
+        assert_eq!(reactor.next_visit(), clock::NEVER);
+        desk.give_back();
     }
 }
