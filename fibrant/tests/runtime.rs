@@ -1053,6 +1053,7 @@ fn a_join_that_drives_worker_0_and_a_shutdown_elsewhere_both_end() {
             // Another moment in each round.
             (0..round % 100).for_each(|_| std::hint::spin_loop());
             let report = runtime.shutdown(Duration::ZERO);
+            // Nobody who goes on is called abandoned.
             assert!(report.abandoned.is_empty(), "{report:?}");
             match owner.join().unwrap() {
                 Ok(result) => assert!(result.unwrap_err().is::<Cancelled>()),

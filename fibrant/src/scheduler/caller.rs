@@ -7,7 +7,7 @@
 //! When its runtime is over, what is left there is given up, by its thread or by whoever shuts the runtime down: [`hands`](super::hands) tells which.
 
 use super::cancel::Cancelled;
-use super::crew::Phase;
+use super::crew::{Crew, Phase};
 use super::driver::{Purpose, Timed};
 use super::group::Locals;
 use super::hands::Hands;
@@ -174,6 +174,11 @@ impl Caller {
             self.worker.abandon_rest(is_own_thread);
             self.hands.note_given_up();
         }
+    }
+
+    /// The crew that it is of.
+    pub(super) fn crew(&self) -> &Crew {
+        &self.worker.crew
     }
 
     /// The name of its runtime.

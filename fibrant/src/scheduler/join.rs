@@ -246,10 +246,13 @@ impl<T> JoinHandle<T> {
             _ => match own_worker_of(child) {
                 // The fiber is with a worker that nobody drives unless this thread does.
                 Some(caller) => {
+                    // Work that a shutdown waits for, as what is given to `run` is: it goes on for a moment when the fiber has ended.
+                    caller.crew().note_begun_outside();
                     let entered = caller.try_enter(|| {
                         let _guard = to_the_end.then(super::cancel::defer_cancel);
                         self.wait_as(deadline, to_the_end)
                     });
+                    caller.crew().note_ended_outside();
                     match entered {
                         Ok(has_ended) => has_ended,
                         // Whoever has given it up completes the fiber; or it is another worker's.
