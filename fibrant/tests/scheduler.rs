@@ -1294,6 +1294,7 @@ fn when_one_fiber_spawns_many_busy_children_every_worker_gets_work() {
             let mut shares = HashMap::new();
             // A worker whose thread gets no processor while all of them run gets none of them. Not each time, though.
             eventually("every worker gets work", || {
+                shares.clear();
                 let children: Vec<_> = (0..10_000)
                     .map(|_| {
                         fibrant::spawn(|| {
