@@ -1100,14 +1100,16 @@ fn what_a_shutdown_drops_may_join_another_that_has_not_started() {
                 }
             }
             has_begun.recv().unwrap();
-            let mut joined = Some(runtime.spawn_on(0, || ()));
             let hearer = Arc::clone(&heard);
+            let (joined, to_join) = mpsc::channel::<fibrant::JoinHandle<()>>();
             let joins = OnDrop(move || {
-                let result = joined.take().unwrap().join();
+                let result = to_join.recv().unwrap().join();
                 assert!(result.unwrap_err().is::<Cancelled>());
                 hearer.fetch_add(1, SeqCst);
             });
+            // The one that joins is the first in line.
             drop(runtime.spawn(move || drop(joins)));
+            joined.send(runtime.spawn(|| ())).unwrap();
             let mut go = Some(go);
             if use_caller {
                 runtime.shutdown(Duration::ZERO);
