@@ -1164,6 +1164,104 @@ fn what_a_timer_holds_may_join_and_spawn_when_a_shutdown_drops_it() {
     );
 }
 
+#[test]
+fn what_is_spawned_again_and_again_as_it_is_dropped_comes_to_an_end() {
+    /// Spawns another of its kind when it is dropped, until the count is at its end. It may have to be refused.
+    struct Again(Arc<AtomicUsize>);
+    impl Drop for Again {
+        fn drop(&mut self) {
+            // Far more than a stack has room for.
+            if self.0.fetch_add(1, SeqCst) < 100_000 && Runtime::current().is_some() {
+                let again = Again(Arc::clone(&self.0));
+                drop(fibrant::spawn(move || drop(again)));
+            }
+        }
+    }
+    let watchdog = Watchdog::new();
+    let runtime = build(1, true);
+    watchdog.show(&runtime);
+    let count = Arc::new(AtomicUsize::new(0));
+    let again = Again(Arc::clone(&count));
+    runtime.run(|| drop(timer::after(LONG, move || drop(again))));
+    runtime.shutdown(Duration::ZERO);
+    // The timer's, and the one that it has spawned: when that is dropped, there is no runtime any more.
+    assert_eq!(count.load(SeqCst), 2);
+}
+
+#[test]
+fn what_a_guest_leaves_behind_may_join_a_fiber_of_a_worker() {
+    let watchdog = Watchdog::new();
+    let runtime = build(1, false);
+    watchdog.show(&runtime);
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    let fd = ours.as_raw_fd();
+    let mut slow = Some(runtime.spawn(|| fibrant::sleep(ms(20))));
+    let joined = Arc::new(AtomicBool::new(false));
+    let joins = OnDrop({
+        let joined = Arc::clone(&joined);
+        move || {
+            slow.take().unwrap().join().unwrap();
+            joined.store(true, SeqCst);
+        }
+    });
+    runtime.run(|| {
+        fibrant::io::add_event(fd, Event::READ, move || drop(joins)).unwrap();
+        // The guest does not wait any more, and what it is told is done as it leaves.
+        fibrant::hook::disabled(|| {
+            thread::scope(|s| {
+                assert!(
+                    s.spawn(|| fibrant::io::cancel_event(fd, Event::READ))
+                        .join()
+                        .unwrap()
+                )
+            });
+        });
+    });
+    assert!(joined.load(SeqCst));
+    // It has nothing to do with what comes later.
+    let report = runtime.shutdown(Duration::ZERO);
+    assert!(report.cancelled.is_empty(), "{report:?}");
+}
+
+#[test]
+fn nothing_of_a_fiber_that_waits_in_its_thread_locals_end_is_dropped() {
+    /// Waits for good when the thread-local is dropped.
+    struct Waits;
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            fiber::park();
+        }
+    }
+    thread_local!(static WAITS: Waits = const { Waits });
+    let watchdog = Watchdog::new();
+    let runtime = build(1, false);
+    watchdog.show(&runtime);
+    let dropped = Arc::new(AtomicBool::new(false));
+    let result = OnDrop({
+        let dropped = Arc::clone(&dropped);
+        move || {
+            dropped.store(true, SeqCst);
+            resume_unwind(Box::new("it is dropped"));
+        }
+    });
+    let waits = runtime.spawn(move || {
+        WAITS.with(|_| ());
+        result
+    });
+    wait_until_it_waits(&runtime.handle(), waits.id());
+    let other = runtime.spawn(|| {
+        let _stays = fibrant::defer_cancel();
+        fiber::park();
+    });
+    wait_until_it_waits(&runtime.handle(), other.id());
+    let report = runtime.shutdown(Duration::ZERO);
+    assert_eq!(report.abandoned.len(), 2, "{report:?}");
+    for fiber in [other.join().unwrap_err(), waits.join().map(drop).unwrap_err()] {
+        assert!(fiber.is::<Cancelled>());
+    }
+    assert!(!dropped.load(SeqCst));
+}
+
 /// Has a fiber of worker 0 do something when worker 1 has gone, and ever since fibers that are about to start at worker 0 are given to worker 1.
 fn when_worker_1_has_gone<T: Send + 'static>(
     act: impl FnOnce() -> T + Send + 'static,
@@ -1211,6 +1309,38 @@ fn a_fiber_that_goes_to_a_worker_that_has_gone_is_abandoned() {
     let moves = when_worker_1_has_gone(|| unsafe { fibrant::switch_to(1) });
     let result = moves.join_timeout(PATIENCE).expect("it is completed");
     assert!(result.unwrap_err().is::<Cancelled>());
+}
+
+#[test]
+fn whoever_waits_for_a_fiber_that_goes_to_a_worker_that_has_gone_is_told() {
+    let watchdog = Watchdog::new();
+    let runtime = build(2, true);
+    watchdog.show(&runtime);
+    let other = runtime.spawn_on(1, thread_number).join().unwrap();
+    let (parks, parked) = mpsc::channel();
+    thread::scope(|s| {
+        // The function given to `run` goes on when the runtime is over, and so do fibers that it waits for.
+        let owner = s.spawn(|| {
+            runtime.run(|| {
+                let _stays = fibrant::defer_cancel();
+                let moves = fibrant::Builder::new().worker(0).spawn(move || {
+                    let _stays = fibrant::defer_cancel();
+                    parks.send(fiber::current().unwrap()).unwrap();
+                    fiber::park();
+                    // SAFETY: nothing that the fiber has on its stack is bound to its thread.
+                    unsafe { fibrant::switch_to(1) };
+                });
+                moves.unwrap().join()
+            })
+        });
+        let moves = parked.recv().unwrap();
+        wait_until_it_waits(&runtime.handle(), moves.id());
+        s.spawn(|| runtime.shutdown(Duration::ZERO));
+        let task = format!("/proc/self/task/{other}");
+        eventually("worker 1 has gone", || !std::path::Path::new(&task).exists());
+        moves.unpark();
+        assert!(owner.join().unwrap().unwrap_err().is::<Cancelled>());
+    });
 }
 
 #[test]

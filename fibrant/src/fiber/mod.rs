@@ -27,7 +27,8 @@
 // - `status`: where a hand-driven fiber is in its life; `reason`: what a fiber waits for; `error`: what can go wrong;
 // - `routine`: coroutines in libco's manner, for the crate fibrant-c; `shared`: hand-driven fibers on
 //   shared stacks; `ferry`: what moves fibers in and out of those;
-// - `task`: the head of a scheduled fiber, and `wait`, the word by which its waits begin and end; `handle`: who a fiber is.
+// - `task`: the head of a scheduled fiber, and `wait`, the word by which its waits begin and end; `handle`: who a fiber is;
+// - `contain`: where a panic of the user's code ends that is nobody's.
 
 mod block;
 mod contain;

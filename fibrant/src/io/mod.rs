@@ -27,7 +27,7 @@
 //! ```
 
 // Inside: `event` says what to wait for; `table` knows who waits for which descriptor; `callback` is a function that waits;
-// `stream` remembers what is known of one, and `lull` whether it is silent; `watch` is a fiber's wait; `reactor` is what a worker sleeps in. The module calls `scheduler` to make fibers wait and `timer` for the wheel.
+// `stream` remembers what is known of one, and `lull` whether it is silent; `watch` is a fiber's wait, and `outsider` a plain thread's; `reactor` is what a worker sleeps in. The module calls `scheduler` to make fibers wait and `timer` for the wheel.
 
 mod callback;
 mod doubt;
@@ -179,6 +179,15 @@ fn poll_beside(fd: RawFd, event: Event, bell: Option<RawFd>, milliseconds: i32) 
     Ok(Event::from_poll(asked[0].revents) & event)
 }
 
+/// How many milliseconds there are until then: rounded up, for ever if it is never.
+fn milliseconds_until(moment: u64, now: u64) -> i32 {
+    if moment == clock::NEVER {
+        return -1;
+    }
+    let nanoseconds = moment.saturating_sub(now);
+    i32::try_from(nanoseconds.div_ceil(1_000_000)).unwrap_or(i32::MAX)
+}
+
 fn timed_out() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the descriptor was not ready in time")
 }
@@ -282,7 +291,7 @@ pub fn del_event(fd: RawFd, event: Event) -> bool {
 /// ```
 pub fn cancel_event(fd: RawFd, event: Event) -> bool {
     let (callbacks, ended) = take_callbacks(fd, event, |state| state.end_waits(event, libc::ECANCELED));
-    let mut any = outsider::end_waits(fd, event, libc::ECANCELED) | ended;
+    let mut any = outsider::end_waits(fd..=fd, event, libc::ECANCELED) | ended;
     for callback in callbacks.into_iter().flatten() {
         any = true;
         callback.call();
@@ -331,16 +340,21 @@ pub fn close(fd: RawFd) -> io::Result<()> {
 /// Lets `close` close these descriptors, or put others in their place: what is known of them is forgotten before, who waits for
 /// one gets `EBADF`, and functions that wait for one are called afterwards.
 pub(crate) fn closing<R>(descriptors: RangeInclusive<RawFd>, close: impl FnOnce() -> R) -> R {
+    let end_waits_of_threads =
+        || outsider::end_waits(descriptors.clone(), Event::READ | Event::WRITE, libc::EBADF);
     if sys::is_forked() {
-        return close(); // those who wait are the parent's, and so are the registrations
+        // The fibers that wait are the parent's, and so are the registrations.
+        end_waits_of_threads();
+        return close();
     }
     if Thread::in_signal_handler() {
         // What it has interrupted may have the lock; later waits find out by themselves. But nobody is to wait for what is there.
-        table::known(descriptors).for_each(|fd| table::entry(fd).lull.forget());
+        table::known(descriptors.clone()).for_each(|fd| table::entry(fd).lull.forget());
+        end_waits_of_threads();
         return Options::changing(close);
     }
     let mut callbacks = Vec::new();
-    for fd in table::known(descriptors) {
+    for fd in table::known(descriptors.clone()) {
         let entry = table::entry(fd);
         entry.kind.store(Kind::Unknown as u8, Relaxed);
         entry.impatient.iter().for_each(|flag| flag.store(false, Relaxed));
@@ -356,9 +370,9 @@ pub(crate) fn closing<R>(descriptors: RangeInclusive<RawFd>, close: impl FnOnce(
             table::entry(fd).note_home(state);
             state.end_waits(Event::READ | Event::WRITE, libc::EBADF)
         });
-        outsider::end_waits(fd, Event::READ | Event::WRITE, libc::EBADF);
         callbacks.extend(taken.into_iter().flatten());
     }
+    end_waits_of_threads();
     let result = close();
     callbacks.into_iter().for_each(|callback| callback.call());
     result

@@ -7,19 +7,27 @@
 //! One of the two always sees the other: a thread says that it waits, and then looks whether the descriptor still stands for the same file;
 //! whoever closes it makes that another one, and then looks who waits. A thread that comes between that look and the close itself finds out when
 //! its wait has lasted a moment, as a fiber does.
+//!
+//! Exactly one ends a wait, here as everywhere: whoever writes its verdict first, be it that something has ended it, or that it has found what it
+//! waited for.
 
 use super::Event;
 use crate::clock;
 use crate::scheduler::Lock;
-use crate::sys::{self, PerProcess};
+use crate::sys::{self, PerProcess, syscall};
 use std::cell::Cell;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
-use std::sync::atomic::{AtomicI32, Ordering::*, fence};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::*, fence};
 
-/// After how long a wait looks once more whether the descriptor is still there: milliseconds.
-const SECOND_LOOK_AFTER: i32 = 10;
+/// After how long a wait looks once more whether the descriptor is still there: nanoseconds.
+const SECOND_LOOK_AFTER: u64 = 10_000_000;
+
+/// The verdict on a wait that goes on, and on one that has come to its own end. Any other is an error number.
+const OPEN: i32 = 0;
+const OVER: i32 = -1;
 
 /// A thread that waits. It is in the frame of the function that does.
 struct Outsider {
@@ -27,28 +35,40 @@ struct Outsider {
     event: Event,
     /// An eventfd.
     bell: OwnedFd,
-    /// Why the wait is over, if somebody has ended it: an error number.
-    error: AtomicI32,
+    verdict: AtomicI32,
     /// The next one of those who wait, under their lock.
     next: Cell<*const Outsider>,
 }
 
-/// Those who wait: a list through themselves.
+impl Outsider {
+    /// Ends the wait, unless it has ended.
+    fn end(&self, verdict: i32) -> Result<(), i32> {
+        let ended = self.verdict.compare_exchange(OPEN, verdict, AcqRel, Acquire);
+        ended.map(drop)
+    }
+}
+
+/// Those who wait.
 #[derive(Default)]
-struct Outsiders(Cell<Option<ptr::NonNull<Outsider>>>);
+struct Outsiders {
+    /// How many there are, and will be in a moment: most often nobody, and then nothing else is looked at.
+    count: AtomicUsize,
+    list: Lock<List>,
+}
+
+/// A list through themselves.
+#[derive(Default)]
+struct List(Cell<*const Outsider>);
 
 // SAFETY: it is behind a lock, and whoever is in it stays in place until it has taken itself out, under that lock. Of an outsider others
 // touch its link, under the lock, what is atomic, and what does not change.
-unsafe impl Send for Outsiders {}
+unsafe impl Send for List {}
 
-static OUTSIDERS: PerProcess<Lock<Outsiders>> = PerProcess::new(Lock::default);
+static OUTSIDERS: PerProcess<Outsiders> = PerProcess::new(Outsiders::default);
 
-impl Outsiders {
+impl List {
     fn iter(&self) -> impl Iterator<Item = &Outsider> {
-        let mut next = self
-            .0
-            .get()
-            .map_or(ptr::null(), |first| first.as_ptr().cast_const());
+        let mut next = self.0.get();
         std::iter::from_fn(move || {
             // SAFETY: null, or in the list, and so in place while the lock is held, which whoever has borrowed this holds.
             let outsider = unsafe { next.as_ref() }?;
@@ -58,28 +78,52 @@ impl Outsiders {
     }
 }
 
+impl Outsiders {
+    /// Calls `f` with the list. No signal comes meanwhile: its handler may close something, too, on the thread that has the lock.
+    fn with<R>(&self, f: impl FnOnce(&List) -> R) -> R {
+        let (all, mut before) = (u64::MAX, 0_u64);
+        // SAFETY: sets of signals as the kernel has them, in local variables.
+        unsafe {
+            syscall!(
+                SYS_rt_sigprocmask,
+                libc::SIG_SETMASK,
+                &raw const all,
+                &raw mut before,
+                8
+            )
+        };
+        let result = f(&self.list.lock());
+        // SAFETY: as above.
+        unsafe { syscall!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, 0, 8) };
+        result
+    }
+}
+
 /// A thread that is among those who wait, until this is dropped.
 struct Enlisted<'a>(&'a Outsider);
 
 impl<'a> Enlisted<'a> {
     fn new(outsider: &'a Outsider) -> Enlisted<'a> {
-        let outsiders = OUTSIDERS.get().lock();
-        let before = outsiders.0.replace(Some(ptr::NonNull::from(outsider)));
-        outsider
-            .next
-            .set(before.map_or(ptr::null(), |before| before.as_ptr()));
+        // Or a forked child would take its parent's for its own.
+        sys::note_forks();
+        let outsiders = OUTSIDERS.get();
+        outsiders.count.fetch_add(1, SeqCst);
+        outsiders.with(|list| outsider.next.set(list.0.replace(outsider)));
         Enlisted(outsider)
     }
 }
 
 impl Drop for Enlisted<'_> {
     fn drop(&mut self) {
-        let outsiders = OUTSIDERS.get().lock();
-        let next = self.0.next.get();
-        match outsiders.iter().find(|other| ptr::eq(other.next.get(), self.0)) {
-            Some(previous) => previous.next.set(next),
-            None => outsiders.0.set(ptr::NonNull::new(next.cast_mut())),
-        }
+        let outsiders = OUTSIDERS.get();
+        outsiders.with(|list| {
+            let next = self.0.next.get();
+            match list.iter().find(|other| ptr::eq(other.next.get(), self.0)) {
+                Some(previous) => previous.next.set(next),
+                None => list.0.set(next),
+            }
+        });
+        outsiders.count.fetch_sub(1, Relaxed);
     }
 }
 
@@ -87,64 +131,66 @@ impl Drop for Enlisted<'_> {
 pub(super) fn wait(fd: RawFd, event: Event, deadline: u64) -> io::Result<Event> {
     let generation = super::generation(fd);
     // SAFETY: makes a descriptor; nothing is borrowed.
-    let bell = sys::check(unsafe { sys::syscall!(SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+    let bell = sys::check(unsafe { syscall!(SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
     let outsider = Outsider {
         fd,
         event,
         // SAFETY: it was just made and is nobody else's.
         bell: unsafe { OwnedFd::from_raw_fd(bell as RawFd) },
-        error: AtomicI32::new(0),
+        verdict: AtomicI32::new(OPEN),
         next: Cell::new(ptr::null()),
     };
     let _enlisted = Enlisted::new(&outsider);
     fence(SeqCst);
-    let mut at_most = SECOND_LOOK_AFTER;
+    if super::generation(fd) != generation {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    let second_look = clock::now() + SECOND_LOOK_AFTER;
     loop {
-        if super::generation(fd) != generation {
-            return Err(io::Error::from_raw_os_error(libc::EBADF));
-        }
-        let rest = match deadline {
-            clock::NEVER => at_most,
-            _ => {
-                let nanoseconds = deadline.saturating_sub(clock::now());
-                i32::try_from(nanoseconds.div_ceil(1_000_000))
-                    .unwrap_or(i32::MAX)
-                    .min(at_most)
-            }
+        let now = clock::now();
+        let until = if now < second_look {
+            deadline.min(second_look)
+        } else {
+            deadline
         };
-        let ready = super::poll_beside(fd, event, Some(outsider.bell.as_raw_fd()), rest)?;
-        match outsider.error.load(Acquire) {
-            0 if !ready.is_empty() || clock::now() >= deadline => return Ok(ready),
-            0 => {}
-            error => return Err(io::Error::from_raw_os_error(error)),
+        let ready = super::poll_beside(
+            fd,
+            event,
+            Some(outsider.bell.as_raw_fd()),
+            super::milliseconds_until(until, now),
+        )?;
+        let is_over = !ready.is_empty() || clock::now() >= deadline;
+        let verdict = match is_over {
+            true => outsider.end(OVER).err(),
+            false => Some(outsider.verdict.load(Acquire)).filter(|verdict| *verdict != OPEN),
+        };
+        match verdict {
+            Some(error) => return Err(io::Error::from_raw_os_error(error)),
+            None if is_over => return Ok(ready),
+            None => {}
         }
-        // From now on as long as it takes.
-        at_most = if deadline == clock::NEVER { -1 } else { i32::MAX };
     }
 }
 
-/// Ends the waits for a descriptor and these events with an error. Returns whether there were any.
-pub(super) fn end_waits(fd: RawFd, event: Event, error: i32) -> bool {
+/// Ends the waits for these descriptors and events with an error. Returns whether there were any.
+pub(super) fn end_waits(descriptors: RangeInclusive<RawFd>, event: Event, error: i32) -> bool {
     // Between what the caller has changed and the look at those who wait.
     fence(SeqCst);
-    let Some(outsiders) = OUTSIDERS.existing() else {
+    let Some(outsiders) = OUTSIDERS.existing().filter(|all| all.count.load(Relaxed) > 0) else {
         return false;
     };
-    let mut any = false;
-    for outsider in outsiders.lock().iter() {
-        let concerns = outsider.fd == fd && !(outsider.event & event).is_empty();
-        if concerns
-            && outsider
-                .error
-                .compare_exchange(0, error, Release, Relaxed)
-                .is_ok()
-        {
-            any = true;
-            // SAFETY: writes eight bytes to a descriptor that is open as long as its owner is in the list.
-            unsafe { sys::syscall!(SYS_write, outsider.bell.as_raw_fd(), &raw const ONE, 8) };
+    outsiders.with(|list| {
+        let mut any = false;
+        for outsider in list.iter() {
+            let concerns = descriptors.contains(&outsider.fd) && !(outsider.event & event).is_empty();
+            if concerns && outsider.end(error).is_ok() {
+                any = true;
+                // SAFETY: writes eight bytes to a descriptor that is open as long as its owner is in the list.
+                unsafe { syscall!(SYS_write, outsider.bell.as_raw_fd(), &raw const ONE, 8) };
+            }
         }
-    }
-    any
+        any
+    })
 }
 
 /// What ringing adds to the bell's counter.

@@ -30,7 +30,7 @@ const GRACE: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Report {
-    /// The fibers that had not ended when the time was up, as they were then. They were cancelled.
+    /// The fibers that had not ended when the time was up, as they were then, and those that came later. They were cancelled.
     pub cancelled: Vec<FiberDump>,
     /// Those among them that did not end even so: they never run again, and nothing that they hold is dropped. (A function that was
     /// given to [`Runtime::run`] goes on if it can: it is a thread of the program's own.)

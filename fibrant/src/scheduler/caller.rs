@@ -165,7 +165,11 @@ impl Caller {
     /// Gives up what is left with a guest that leaves, on its own thread, whether or not the crew is over. Nobody else knows of it.
     pub(crate) fn abandon_rest(self: &Arc<Caller>) {
         assert!(self.claim(), "a guest leaves by itself");
-        self.worker.abandon_rest(true);
+        // Nobody enters it any more, not even what is dropped here.
+        if self.hands.give_up(|| true) {
+            self.worker.abandon_rest(true);
+            self.hands.note_given_up();
+        }
     }
 
     fn give_up_on(&self, is_own_thread: bool) {

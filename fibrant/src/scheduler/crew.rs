@@ -17,7 +17,7 @@ use super::dump::{FiberDump, FiberState};
 use super::group::{Group, Locals};
 use super::lock::Lock;
 use super::monitor;
-use super::scheduled::{Rest, Scheduled};
+use super::scheduled::{Leftover, Rest, Scheduled};
 use crate::clock;
 use crate::fiber::{TaskRef, Thread};
 use crate::primitives::yield_thread;
@@ -539,7 +539,7 @@ impl Crew {
         if let Err(fibers) = added {
             for fiber in fibers {
                 // SAFETY: it is on no roster, and what it would run may be dropped here: it might start anywhere.
-                unsafe { self.turn_away(fiber, worker.unwrap_or(0)) };
+                drop(unsafe { self.turn_away(fiber, worker.unwrap_or(0)) });
                 self.note_ended_outside();
             }
             return;
@@ -550,16 +550,19 @@ impl Crew {
         }
     }
 
-    /// Completes a fiber that has come to this worker, which has gone: it counts as cancelled.
+    /// Completes a fiber that has come to this worker, which has gone: it counts as cancelled. What is left of it is the caller's to drop.
     ///
     /// # Safety
     /// It is new, and on no roster; what it would run may be dropped here.
-    pub(super) unsafe fn turn_away(&self, fiber: NonNull<Scheduled>, worker: usize) {
+    pub(super) unsafe fn turn_away(&self, fiber: NonNull<Scheduled>, worker: usize) -> TurnedAway {
         // SAFETY: the scheduler's reference, which ends here with the fiber.
         let task = unsafe { TaskRef::from_raw(fiber.cast()) };
         let scheduled = Scheduled::of(&task);
-        let dump = FiberDump::of(fiber, FiberState::Fresh, None, worker, clock::now());
-        self.note_refused(dump);
+        // A guest goes when its runtime goes on, and is nothing that a shutdown would report.
+        if self.phase() != Phase::Open {
+            let dump = FiberDump::of(fiber, FiberState::Fresh, None, worker, clock::now());
+            self.note_refused(dump);
+        }
         Thread::with(|thread| thread.counters.fibers_ended.increment());
         // SAFETY: it has not started, and never will: it completes once, here. What it holds is dropped afterwards, as that may wait for it.
         let (leftover, owner) = unsafe {
@@ -567,7 +570,6 @@ impl Crew {
             scheduled.refuse(Box::new(Cancelled::new()), Rest::Forgotten);
             (leftover, scheduled.completion.complete())
         };
-        drop(leftover);
         if owner == ResultOwner::Completer {
             // SAFETY: nobody else wants the result.
             unsafe { scheduled.drop_result() };
@@ -577,9 +579,7 @@ impl Crew {
             // is not used again.
             let _ = unsafe { Group::leave(group) };
         }
-        if let Some(scope) = &scheduled.scope {
-            scope.note_ended();
-        }
+        TurnedAway { leftover, task }
     }
 
     /// All fibers that fit, at about this moment.
@@ -613,6 +613,22 @@ impl Crew {
     /// The index of one of its desks.
     pub(super) fn index_of(&self, desk: &'static Desk) -> Option<usize> {
         self.desks.iter().position(|other| ptr::eq(*other, desk))
+    }
+}
+
+/// What is left of a fiber that was turned away.
+pub(super) struct TurnedAway {
+    leftover: Option<Leftover>,
+    task: TaskRef,
+}
+
+impl Drop for TurnedAway {
+    fn drop(&mut self) {
+        drop(self.leftover.take());
+        // Not before: what it would have run may borrow.
+        if let Some(scope) = &Scheduled::of(&self.task).scope {
+            scope.note_ended();
+        }
     }
 }
 

@@ -82,7 +82,7 @@ impl Tally {
 }
 
 // SAFETY: the inbox, the roster and the errands pass on only what may be passed to the worker's thread: see `deliver` and
-// `Roster::add`. Everything else is atomic.
+// `Roster::add`. Everything else is atomic, or behind a lock and anybody's.
 unsafe impl Send for Desk {}
 // SAFETY: as above.
 unsafe impl Sync for Desk {}

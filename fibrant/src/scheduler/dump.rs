@@ -312,7 +312,7 @@ impl FiberDump {
         now: u64,
     ) -> FiberDump {
         let address = fiber.as_ptr();
-        // SAFETY: whoever is on a roster has not ended; the lock keeps it there.
+        // SAFETY: whoever is on a roster has not ended; the lock keeps it there, or the caller, who has taken it out or found none.
         let fiber = unsafe { fiber.as_ref() };
         let task = &fiber.task;
         let waiting = task.waiting();

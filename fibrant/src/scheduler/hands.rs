@@ -2,7 +2,7 @@
 //!
 //! **Away**: in nobody's; its thread does something else. **Manned**: its thread drives it. When its runtime is over, somebody has to complete
 //! the fibers that are left, for whoever joins them: its thread, when it leaves, or whoever shuts the runtime down, if that finds it away.
-//! That one is **giving up** meanwhile, and then it is **given up**: its thread does not enter it again. As late fibers may still come, it may
+//! That one is **giving up** meanwhile, and then it is **given up**: its thread does not enter it again. As late errands may still come, it may
 //! be given up once more.
 //!
 //! One of the two always does it: its thread says that it is away before it asks whether the runtime is over, and whoever shuts the runtime down

@@ -253,6 +253,8 @@ impl<T> JoinHandle<T> {
                         self.wait_as(deadline, to_the_end)
                     });
                     caller.crew().note_ended_outside();
+                    // If that was the last of it, nobody else does.
+                    caller.give_up();
                     match entered {
                         Ok(has_ended) => has_ended,
                         // Whoever has given it up completes the fiber; or it is another worker's.

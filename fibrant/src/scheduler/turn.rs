@@ -272,7 +272,9 @@ impl Worker {
                 desk.roster.add_started(fiber, own) || !self.desk.roster.add_started(fiber, |_| {})
             });
             if !has_arrived {
-                return; // that worker has gone, so the crew is over: it stays here, in no queue, and is given up with the others
+                // That worker has gone, so the crew is over. It is on this roster still, in no queue.
+                drop(self.abandon(fiber.as_ref(), true));
+                return;
             }
             // Whoever has cancelled everybody, and may have missed it on its way, has said so before it looked.
             if self.crew.is_cancelling() || fiber.as_ref().is_of_cancelled_scope() {

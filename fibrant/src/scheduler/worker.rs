@@ -16,12 +16,12 @@
 //! depth-first, and few of them are alive at a time. After [`CHAIN_LIMIT`] such turns in a row somebody else has one.
 
 use super::cancel::Cancelled;
-use super::crew::{Crew, Phase};
+use super::crew::{Crew, Phase, TurnedAway};
 use super::desk::Desk;
 use super::driver::Driver;
 use super::dump::{FiberDump, FiberState};
 use super::queue::Queue;
-use super::scheduled::{InTable, Making, Rest, Scheduled};
+use super::scheduled::{InTable, Leftover, Making, Rest, Scheduled};
 use super::vigil::{self, Vigil};
 use crate::clock;
 use crate::context::stack::{self, Stack};
@@ -108,6 +108,8 @@ pub(crate) struct Worker {
     pub(super) stackless: RefCell<Vec<(NonNull<Scheduled>, io::Error)>>,
     /// Fibers that have ended and whose results nobody wants.
     pub(super) unwanted: RefCell<Vec<TaskRef>>,
+    /// What is left of fibers that were spawned here when this worker had gone.
+    late: RefCell<Vec<TurnedAway>>,
     /// A fiber that is leaving for another worker.
     pub(super) moving: Cell<Option<(NonNull<Scheduled>, &'static Desk)>>,
     /// The time as of the last poll.
@@ -177,6 +179,7 @@ impl Worker {
             retired: Cell::new(None),
             stackless: RefCell::default(),
             unwanted: RefCell::default(),
+            late: RefCell::default(),
             moving: Cell::new(None),
             now: Cell::new(clock::now()),
             last_look: Cell::new(0),
@@ -583,8 +586,11 @@ impl Worker {
         let index = self.index.unwrap_or(self.crew.desks.len());
         for fiber in fibers {
             self.thread().counters.fibers_created.increment();
-            // SAFETY: it is on no roster, and was made on this thread: what it would run may be dropped here.
-            unsafe { self.crew.turn_away(fiber, index) };
+            // SAFETY: it is on no roster, and was made on this thread: what it would run may be dropped here. Not at once, though: whatever spawns
+            // again as it is dropped would never come to an end.
+            self.late
+                .borrow_mut()
+                .push(unsafe { self.crew.turn_away(fiber, index) });
             self.desk.note_ended();
         }
     }
@@ -685,57 +691,20 @@ impl Worker {
         });
         // They are on the roster, and given up as what they are: not started.
         self.stackless.borrow_mut().clear();
-        let now = clock::now();
-        // What is the user's to drop is dropped when all have completed: that may mean to wait for one of them.
         let mut leftovers = Vec::new();
         for task in &rest {
             let scheduled = Scheduled::of(task);
-            let fiber = NonNull::from(scheduled);
             if scheduled.completion.is_done() {
-                continue; // it was given up before; or by what another one has dropped
+                continue; // it was given up before
             }
-            // One that has no stack has not started, whatever the roster says.
+            // SAFETY: it is on this roster, and nobody runs it any more.
+            let leftover = unsafe { self.abandon(scheduled, is_own_thread) };
+            // What was begun never ends.
             let has_started = !scheduled.context.get().is_null();
-            let rest = if is_own_thread || !scheduled.is_bound {
-                Rest::Dropped
-            } else {
-                Rest::Forgotten
-            };
-            if has_started || rest == Rest::Forgotten {
-                let index = self.index.unwrap_or(self.crew.desks.len());
-                let state = if has_started {
-                    FiberState::Ready
-                } else {
-                    FiberState::Fresh
-                };
-                let dump = FiberDump::of(fiber, state, None, index, now);
-                self.crew.note_abandoned(dump);
-                Thread::with(|thread| thread.counters.fibers_abandoned.increment());
-            } else {
-                Thread::with(|thread| thread.counters.fibers_ended.increment());
-            }
-            if let Some(table) = scheduled.in_table.take() {
-                // SAFETY: the fiber waits there, and never goes on, so that its frames stay.
-                unsafe {
-                    let InTable { give_up, wait } = *table.as_ref();
-                    give_up(wait);
-                }
-            }
-            // SAFETY: it has not started or never goes on, so nobody else touches what it runs or returns; whoever joins it gets
-            // this. It completes once: a fiber that never goes on does not. What is taken out, to be dropped below, was made on this thread, or for
-            // any.
-            unsafe {
-                let leftover = match rest {
-                    Rest::Dropped => scheduled.take_work(),
-                    Rest::Forgotten => None,
-                };
-                scheduled.refuse(Box::new(Cancelled::new()), Rest::Forgotten);
-                scheduled.completion.complete();
-                // What was begun never ends.
-                leftovers.push((leftover, scheduled.scope.as_ref().filter(|_| !has_started)));
-            }
+            leftovers.push((leftover, scheduled.scope.as_ref().filter(|_| !has_started)));
         }
-        // What these drop may spawn fibers, which are turned away.
+        // What is the user's to drop is dropped when all have completed: that may mean to wait for one of them. What these drop may spawn fibers,
+        // which are turned away.
         self.man(|| {
             if is_own_thread {
                 self.clear_up();
@@ -749,6 +718,49 @@ impl Worker {
             if let Some(scope) = scope {
                 scope.note_ended();
             }
+        }
+        let late = self.late.take();
+        drop(late);
+    }
+
+    /// Completes a fiber that never runs again: as abandoned, if it has started, or is bound to the worker and this is not its thread. Returns
+    /// what it would have run otherwise.
+    ///
+    /// # Safety
+    /// It is on this worker's roster, has not completed, and nobody runs it from now on.
+    pub(super) unsafe fn abandon(&self, scheduled: &Scheduled, is_own_thread: bool) -> Option<Leftover> {
+        let fiber = NonNull::from(scheduled);
+        // One that has no stack has not started, whatever the roster says.
+        let has_started = !scheduled.context.get().is_null();
+        let is_dropped = !has_started && (is_own_thread || !scheduled.is_bound);
+        if is_dropped {
+            Thread::with(|thread| thread.counters.fibers_ended.increment());
+        } else {
+            let index = self.index.unwrap_or(self.crew.desks.len());
+            let state = if has_started {
+                FiberState::Ready
+            } else {
+                FiberState::Fresh
+            };
+            let dump = FiberDump::of(fiber, state, None, index, clock::now());
+            self.crew.note_abandoned(dump);
+            Thread::with(|thread| thread.counters.fibers_abandoned.increment());
+        }
+        if let Some(table) = scheduled.in_table.take() {
+            // SAFETY: the fiber waits there, and never goes on, so that its frames stay.
+            unsafe {
+                let InTable { give_up, wait } = *table.as_ref();
+                give_up(wait);
+            }
+        }
+        // SAFETY: it has not started or never goes on, so nobody else touches what it runs or returns; whoever joins it gets
+        // this. It completes once: a fiber that never goes on does not. What is taken out was made on this thread, or for any. What one has returned
+        // that waits in a destructor of its thread-locals is forgotten, as all else that it holds.
+        unsafe {
+            let leftover = if is_dropped { scheduled.take_work() } else { None };
+            scheduled.refuse(Box::new(Cancelled::new()), Rest::Forgotten);
+            scheduled.completion.complete();
+            leftover
         }
     }
 
