@@ -1509,11 +1509,18 @@ fn an_idle_runtime_uses_no_processor_time() {
             dump.workers.iter().all(|worker| worker.idle)
                 && dump.fibers.iter().all(|fiber| fiber.wait.is_some())
         });
-        fibrant::hook::disabled(|| thread::sleep(ms(50))); // the waits verify what they wait for, once
-        let before = processor_time();
-        fibrant::hook::disabled(|| thread::sleep(Duration::from_secs(5)));
-        let used = processor_time() - before;
-        assert!(used < ms(5), "{used:?} within five seconds: more than 0.1 %");
+        // The first spans may see the end of what idle workers do once: waits verify what they wait for, surplus memory is given back. How long
+        // that takes is the machine's affair.
+        let mut spans = Vec::new();
+        while spans.len() < 4 && spans.last().is_none_or(|&used| used >= ms(5)) {
+            let before = processor_time();
+            fibrant::hook::disabled(|| thread::sleep(Duration::from_secs(5)));
+            spans.push(processor_time() - before);
+        }
+        assert!(
+            spans.last().is_some_and(|&used| used < ms(5)),
+            "more than 0.1 % of each of these five seconds: {spans:?}"
+        );
         // It was idle, not dead.
         parked.iter().for_each(|fiber| fiber.fiber().unpark());
         parked.into_iter().for_each(|fiber| fiber.join().unwrap());

@@ -61,7 +61,8 @@ impl Context {
         prefetch_lines(unsafe { *self.frame.get() }, lines);
     }
 
-    /// The lowest byte that is in use on the stack that this context, which is live, was left on.
+    /// The lowest byte that is in use on the stack that this context, which is live, was left on; null if it was never prepared or begun. Of one that
+    /// refers to another, what it was given.
     ///
     /// # Safety
     /// The context belongs to this thread.
@@ -87,6 +88,26 @@ impl Context {
         // SAFETY: the context is spent, so no switch reads or writes the cell now; it belongs to this thread.
         unsafe { *self.frame.get() = frame };
         self.notes.describe(stack, top);
+    }
+
+    /// Notes that what this context is for runs already, on that stack below `top`: nothing has switched to it.
+    ///
+    /// # Safety
+    /// The context is spent, and belongs to this thread.
+    #[inline]
+    pub(crate) unsafe fn begin(&self, stack: &Stack, top: *mut u8) {
+        // SAFETY: it is spent, so no switch reads or writes the cell now.
+        unsafe { *self.frame.get() = top };
+        self.notes.describe(stack, top);
+    }
+
+    /// Notes that this context is never switched to: what it is for goes on in another, which is found by that address.
+    ///
+    /// # Safety
+    /// As for [`Context::begin`].
+    pub(crate) unsafe fn refer_to<T>(&self, place: *const T) {
+        // SAFETY: as in `begin`.
+        unsafe { *self.frame.get() = place.cast::<u8>().cast_mut() };
     }
 }
 

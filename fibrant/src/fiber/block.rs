@@ -50,7 +50,8 @@ pub(crate) type Payload = Box<dyn Any + Send>;
 /// cache lines with the frames below.
 #[repr(C, align(16))]
 pub(crate) struct Block {
-    /// Where the fiber goes on.
+    /// Where the fiber goes on. A scheduled one's is kept by the scheduler: who looks for the next fiber finds it there, and not on a stack that may
+    /// have left the cache.
     pub(super) context: Context,
     /// Where its resumer goes on.
     pub(super) resumer: Context,
@@ -136,38 +137,37 @@ impl Block {
         }
     }
 
-    /// Puts the block of a scheduled fiber at the top of a stack; the first switch to its context calls `entry` with the
-    /// block's address.
+    /// Puts the block of a scheduled fiber at the top of a stack; the first switch to `context`, which the scheduler keeps, calls
+    /// `entry` with the block's address.
+    ///
+    /// # Safety
+    /// The context is spent, and belongs to this thread.
     #[inline]
-    pub(crate) fn place_scheduled(stack: Stack, task: TaskRef, entry: context::Entry) -> NonNull<Block> {
+    pub(crate) unsafe fn place_scheduled(
+        stack: Stack,
+        task: TaskRef,
+        context: &Context,
+        entry: context::Entry,
+    ) {
         let block = Block::place(stack, Identity::Scheduled(task), false);
-        // SAFETY: it was just placed, and nobody else knows it.
-        let placed = unsafe { block.as_ref() };
-        // SAFETY: nothing stands on the stack below the block, whose address is a multiple of 16, and the context is spent.
-        unsafe {
-            placed
-                .context
-                .prepare(&placed.stack, block.as_ptr().cast(), entry, block.as_ptr().cast())
-        };
-        block
+        let top = block.as_ptr().cast();
+        // SAFETY: it was just placed, and nothing stands on the stack below the block, whose address is a multiple of 16; the context is
+        // spent, as the caller promises.
+        unsafe { context.prepare(&block.as_ref().stack, top, entry, top.cast()) };
     }
 
-    /// Gives the block of a scheduled fiber that has ended to another one, which goes on on the same stack.
+    /// Gives the block of a scheduled fiber that has ended to another one, which goes on on the same stack. `context` is the new one's.
     ///
     /// # Safety
     /// The block is one of a scheduled fiber, and the caller is the code at the bottom of its stack; nobody uses what it
-    /// has of the former fiber any more.
+    /// has of the former fiber any more. The context is spent, and belongs to this thread.
     #[inline]
-    pub(crate) unsafe fn hand_on(block: NonNull<Block>, task: TaskRef) {
+    pub(crate) unsafe fn hand_on(block: NonNull<Block>, task: TaskRef, context: &Context) {
+        // SAFETY: by the caller's promise; the block is in place.
+        unsafe { context.begin(&block.as_ref().stack, block.as_ptr().cast()) };
         // SAFETY: by the caller's promise nobody looks at the old identity now.
         let former = unsafe { std::mem::replace(&mut (*block.as_ptr()).identity, Identity::Scheduled(task)) };
         drop(former);
-    }
-
-    /// Where the fiber goes on.
-    #[inline]
-    pub(crate) fn context(&self) -> &Context {
-        &self.context
     }
 
     /// The stack that the block stands on.

@@ -311,19 +311,14 @@ impl Routine {
         Ok(Box::new(Routine::make(place, function, argument, home)))
     }
 
-    /// The routine whose context this is.
+    /// Brings what its turn needs first of its stack into the cache.
     ///
     /// # Safety
-    /// It is a routine's.
+    /// It is this thread's, and has left its stack to wait.
     #[inline]
-    pub(crate) unsafe fn of_context(context: *const Context) -> NonNull<Routine> {
-        // SAFETY: the context is the first field.
-        unsafe { NonNull::new_unchecked(context.cast_mut().cast()) }
-    }
-
-    /// Where it goes on.
-    pub(crate) fn context(&self) -> &Context {
-        &self.context
+    pub(crate) unsafe fn prefetch(&self, lines: usize) {
+        // SAFETY: by the caller's promise the context is live.
+        unsafe { self.context.prefetch(lines) };
     }
 
     /// Where it is in its life.

@@ -18,7 +18,7 @@ use crate::fiber::{Payload, TaskRef, Thread};
 use crate::sys;
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe, Location};
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
@@ -239,7 +239,8 @@ fn enter<R>(worker: &Worker, f: impl FnOnce() -> R) -> Result<R, Ended> {
         // SAFETY: what it would run is nothing; the closure runs here, on the thread's own stack.
         let (root, task) = unsafe { Scheduled::make(making, || ()) };
         let scheduled = Scheduled::of(&task);
-        scheduled.context.set(ptr::from_ref(&worker.context));
+        // SAFETY: it is new, and this is the thread that it is.
+        unsafe { scheduled.context.refer_to(&worker.context) };
         // SAFETY: it is new, and removed below.
         let is_there = unsafe {
             worker

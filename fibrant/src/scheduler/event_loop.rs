@@ -11,6 +11,7 @@ use super::crew::Crew;
 use super::desk::Desk;
 use super::driver::{Driver, Purpose, Timed};
 use super::group::Locals;
+use super::queue::LINES_READ_FIRST;
 use super::scheduled::{InTable, Making, Scheduled};
 use super::turn::{WaitEnd, Waiting};
 use super::worker::Worker;
@@ -334,7 +335,8 @@ impl EventLoop {
             Scheduled::detach(&task);
             // SAFETY: it is new. The scheduler's reference is the routine's; the other is let go here.
             let new = unsafe { scheduled.as_ref() };
-            new.context.set(routine.context());
+            // SAFETY: it is new, and this is the thread that it waits on.
+            unsafe { new.context.refer_to(routine) };
             new.set_owner(own.worker.desk);
             new.is_unhooked.set(true);
             routine.set_task(Some(scheduled.cast()));
@@ -415,9 +417,12 @@ impl EventLoop {
             // Those who are ready now; others have to wait for the next turn.
             for _ in 0..worker.take_inbox() {
                 let Some(fiber) = worker.take_ready() else { break };
-                // SAFETY: whoever is in the queue is alive; the context of a task of this worker's is a routine's.
+                // SAFETY: whoever is in the queue is alive, is a coroutine's task, and waits.
                 unsafe {
-                    let routine = Routine::of_context(fiber.as_ref().context.get());
+                    if let Some(next) = worker.first_ready() {
+                        routine_of(next).as_ref().prefetch(LINES_READ_FIRST);
+                    }
+                    let routine = routine_of(fiber);
                     routine.as_ref().by_hand.set(false);
                     routine
                         .as_ref()
@@ -508,4 +513,14 @@ impl Drop for End {
             desk.give_back();
         }
     }
+}
+
+/// The coroutine that a task of an event loop's stands for.
+///
+/// # Safety
+/// It is one, and its coroutine has not ended.
+#[inline]
+unsafe fn routine_of(fiber: NonNull<Scheduled>) -> NonNull<Routine> {
+    // SAFETY: `task_of` has made its context refer to the coroutine, which is not null.
+    unsafe { NonNull::new_unchecked(fiber.as_ref().context.frame().cast()) }
 }

@@ -15,7 +15,7 @@ pub(super) const LINES_OF_A_FIBER: usize = 3;
 
 /// How many of a stack are read right after a switch to it in any case: the registers, and the frame of who has switched. More would push
 /// those of others out, if there are a thousand who only take turns.
-const LINES_READ_FIRST: usize = 2;
+pub(super) const LINES_READ_FIRST: usize = 2;
 
 /// How many of the stack of one that was away are asked for: its callers will be returned to, and each return waits for its line.
 const LINES_OF_A_STACK: usize = 12;
@@ -73,7 +73,7 @@ impl Queue {
     /// next is on its way, which is found through the context of the one after that, and so on.
     #[inline]
     fn prefetch_next(&self) {
-        // SAFETY: what is in the queue has not ended, and has a context, which is live, and this thread's.
+        // SAFETY: what is in the queue has not ended, and has a context, which is this thread's, and live or refers to one.
         unsafe {
             let Some(next) = self.first.get().as_ref() else {
                 return;
@@ -82,11 +82,11 @@ impl Queue {
                 true => LINES_OF_A_STACK,
                 false => LINES_READ_FIRST,
             };
-            (*next.context.get()).prefetch(lines);
+            next.context.prefetch(lines);
             let Some(second) = next.next.load(Relaxed).as_ref() else {
                 return;
             };
-            context::prefetch(second.context.get());
+            second.context.prefetch(1);
             context::prefetch_lines(second.next.load(Relaxed), LINES_OF_A_FIBER);
         }
     }
@@ -114,10 +114,15 @@ impl Queue {
         false
     }
 
+    /// The first fiber.
+    pub(super) fn first(&self) -> Option<NonNull<Scheduled>> {
+        NonNull::new(self.first.get())
+    }
+
     /// The stamp of the first fiber; higher than any if there is none.
     #[inline]
     pub(super) fn first_stamp(&self) -> u64 {
-        match NonNull::new(self.first.get()) {
+        match self.first() {
             // SAFETY: it is in the queue, so it has not ended.
             Some(first) => unsafe { first.as_ref() }.station().stamp(),
             None => u64::MAX,

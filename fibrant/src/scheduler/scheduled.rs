@@ -47,8 +47,9 @@ use std::sync::Arc;
 pub(crate) struct Scheduled {
     /// Who it is and how it waits. First, so that its address is this one's.
     pub(crate) task: Task,
-    /// Where it goes on; null before it starts.
-    pub(super) context: Cell<*const Context>,
+    /// Where it goes on. Here and not on its stack: a turn of another one, which asks for the stack of the next, finds it without a look at that.
+    /// The root's refers to its worker's, and that of a coroutine's task to its routine.
+    pub(super) context: Context,
     /// The thread pointer that it runs with, once it has started; null if that is its worker's own.
     pub(super) thread_pointer: Cell<*mut u8>,
     /// The next one in the queue or inbox that it is in.
@@ -234,7 +235,7 @@ impl Scheduled {
                 }),
                 was_placed: Cell::new(false),
                 held: Cell::new(Held::Work),
-                context: Cell::new(ptr::null()),
+                context: Context::spent(),
                 thread_pointer: Cell::new(ptr::null_mut()),
                 timed: Timed::new(),
                 stack_units: (making.stack_size / STACK_UNIT) as u32,
@@ -257,6 +258,15 @@ impl Scheduled {
         let head = place.cast::<Scheduled>();
         // SAFETY: it was made with two references; this is one of them.
         (head, unsafe { TaskRef::from_raw(head.cast()) })
+    }
+
+    /// Whether it has had a stack.
+    ///
+    /// # Safety
+    /// Nobody runs it meanwhile, or the caller is its worker.
+    pub(super) unsafe fn has_begun(&self) -> bool {
+        // SAFETY: by the caller's promise nobody writes it now.
+        unsafe { !self.context.frame().is_null() }
     }
 
     /// The size of stack it wants.

@@ -207,8 +207,8 @@ impl Worker {
                 Pick::Started(next) if next == fiber => return self.publish_turn(),
                 pick => {
                     let next = self.target(pick);
-                    // SAFETY: it has started and is not the root, so its context is in the block at the top of its stack.
-                    let own = unsafe { &*fiber.as_ref().context.get() };
+                    // SAFETY: it has not ended, so it stays until it is switched to again.
+                    let own = unsafe { &fiber.as_ref().context };
                     thread.counters.switches.increment();
                     // SAFETY: the target is the context of a fiber that has left its stack by this function, or was just
                     // prepared, or of the worker, which has left its own by `drive`; all on this thread, which fibers and
@@ -243,7 +243,7 @@ impl Worker {
         self.moving.set(Some((fiber, desk)));
         let next = self.target(Pick::Poll);
         // SAFETY: as in `give_way`.
-        let thread = unsafe { next.switch_from(&*fiber.as_ref().context.get(), self.thread()) };
+        let thread = unsafe { next.switch_from(&fiber.as_ref().context, self.thread()) };
         // SAFETY: the worker that runs it now has given its thread's state; it is the fiber's until the fiber moves on. A light
         // fiber runs with that thread's own locals, which have the same.
         unsafe {
@@ -300,16 +300,15 @@ impl Worker {
             }
         };
         self.set_fiber(Some(fiber));
-        // SAFETY: a started fiber has a context, which stays in place until it ends, and one that was just equipped has been
-        // given one; the root's is the worker's.
-        let (context, pointer) = unsafe {
-            (
-                &*fiber.as_ref().context.get(),
-                fiber.as_ref().thread_pointer.get(),
-            )
-        };
+        // SAFETY: it has not ended, so it stays in place while it is switched to.
+        let next = unsafe { &*fiber.as_ptr() };
+        let pointer = next.thread_pointer.get();
         Target {
-            context,
+            context: if self.root() == Some(fiber) {
+                &self.context
+            } else {
+                &next.context
+            },
             thread_pointer: if pointer.is_null() {
                 self.thread().home()
             } else {
@@ -326,9 +325,8 @@ impl Worker {
             Ok(stack) => {
                 // SAFETY: the scheduler's reference; it is given back when the block is removed or handed on.
                 let task = unsafe { TaskRef::from_raw(fiber.cast()) };
-                let block = Block::place_scheduled(stack, task, enter);
-                // SAFETY: it was just placed.
-                scheduled.context.set(unsafe { block.as_ref() }.context());
+                // SAFETY: it has not started, and will on this thread.
+                unsafe { Block::place_scheduled(stack, task, &scheduled.context, enter) };
                 true
             }
             Err(error) => {
@@ -493,15 +491,14 @@ pub(crate) fn prefetch_sleeper(timed: NonNull<Timed>) {
     context::prefetch_lines(Scheduled::of_timed(timed), LINES_OF_A_FIBER);
 }
 
-/// Asks for the place on its stack that says where the fiber goes on: the first thing that its turn will need.
+/// Asks for the first line of its stack that its turn will need. That also has the processor look up where that page is.
 ///
 /// # Safety
 /// Its purpose is a wait's, and it is armed, by this worker.
 #[inline]
 pub(crate) unsafe fn prefetch_stack_of_sleeper(timed: NonNull<Timed>) {
-    // SAFETY: as in `expire_wait`.
-    let fiber = unsafe { &*Scheduled::of_timed(timed) };
-    context::prefetch(fiber.context.get());
+    // SAFETY: as in `expire_wait`; a fiber of this worker's that waits has left its stack on this thread.
+    unsafe { (*Scheduled::of_timed(timed)).context.prefetch(1) };
 }
 
 /// The first and last function on a scheduled fiber's stack.
@@ -520,11 +517,12 @@ unsafe extern "C" fn enter(data: *mut (), thread: usize) -> ! {
             // SAFETY: it has not ended.
             Pick::Fresh(next) if unsafe { fits(block, &left, next) } => {
                 let thread = worker.thread();
-                // SAFETY: the former fiber has ended; the scheduler's reference to the next one goes to the block.
-                unsafe { Block::hand_on(block, TaskRef::from_raw(next.cast())) };
-                // SAFETY: as above.
-                let (block_ref, next_ref) = unsafe { (block.as_ref(), next.as_ref()) };
-                next_ref.context.set(block_ref.context());
+                // SAFETY: it has not ended.
+                let next_ref = unsafe { next.as_ref() };
+                // SAFETY: the former fiber has ended; the scheduler's reference to the next one, which begins here, goes to the block.
+                unsafe { Block::hand_on(block, TaskRef::from_raw(next.cast()), &next_ref.context) };
+                // SAFETY: the block is in place.
+                let block_ref = unsafe { block.as_ref() };
                 if next_ref.is_isolated || next_ref.group.get().is_some() {
                     next_ref.thread_pointer.set(context::thread_pointer());
                 }

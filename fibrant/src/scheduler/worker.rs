@@ -426,6 +426,11 @@ impl Worker {
         self.ready.pop()
     }
 
+    /// The first fiber in the queue, which stays there.
+    pub(super) fn first_ready(&self) -> Option<NonNull<Scheduled>> {
+        self.ready.first()
+    }
+
     /// Takes a fiber that was woken, and is in the queue or about to be, out of it.
     pub(super) fn take_out(&self, fiber: NonNull<Scheduled>) {
         // Whoever has claimed its wait, on another thread, may not have delivered it yet.
@@ -700,7 +705,8 @@ impl Worker {
             // SAFETY: it is on this roster, and nobody runs it any more.
             let leftover = unsafe { self.abandon(scheduled, is_own_thread) };
             // What was begun never ends.
-            let has_started = !scheduled.context.get().is_null();
+            // SAFETY: as above.
+            let has_started = unsafe { scheduled.has_begun() };
             leftovers.push((leftover, scheduled.scope.as_ref().filter(|_| !has_started)));
         }
         // What is the user's to drop is dropped when all have completed: that may mean to wait for one of them. What these drop may spawn fibers,
@@ -731,7 +737,8 @@ impl Worker {
     pub(super) unsafe fn abandon(&self, scheduled: &Scheduled, is_own_thread: bool) -> Option<Leftover> {
         let fiber = NonNull::from(scheduled);
         // One that has no stack has not started, whatever the roster says.
-        let has_started = !scheduled.context.get().is_null();
+        // SAFETY: by the caller's promise nobody runs it.
+        let has_started = unsafe { scheduled.has_begun() };
         let is_dropped = !has_started && (is_own_thread || !scheduled.is_bound);
         if is_dropped {
             Thread::with(|thread| thread.counters.fibers_ended.increment());

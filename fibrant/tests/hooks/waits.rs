@@ -32,7 +32,7 @@ fn polling(fd: RawFd, events: i16) -> Activity<(i32, i16)> {
 }
 
 /// How much there is to read.
-pub fn left_in(fd: RawFd) -> i32 {
+fn left_in(fd: RawFd) -> i32 {
     let mut bytes = 0;
     // SAFETY: writes a number.
     assert_eq!(unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut bytes) }, 0);
