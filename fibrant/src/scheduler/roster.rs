@@ -121,6 +121,17 @@ struct Lists<T> {
     is_closed: bool,
 }
 
+impl<T> Lists<T> {
+    /// The list of those who are fresh, or bound.
+    #[inline(always)]
+    fn unstarted(&mut self, place: Place) -> &mut List<T> {
+        match place {
+            Place::Bound => &mut self.bound,
+            _ => &mut self.fresh,
+        }
+    }
+}
+
 // SAFETY: the lists hold pointers to members that anyone may be handed: a member that has not started may start on any
 // thread (or is bound, and only its worker takes it out), and one that has started is only looked at.
 unsafe impl<T> Send for Lists<T> {}
@@ -141,15 +152,28 @@ impl<T: Member> Roster<T> {
         }
     }
 
-    /// Calls `f` with the lists, and publishes what others look at without the lock.
+    /// Publishes what others look at without the lock: of the list that has changed.
+    #[inline(always)]
+    fn publish(&self, lists: &Lists<T>, changed: Place) {
+        match changed {
+            Place::Fresh => {
+                store_if_new(&self.fresh_stamp, lists.fresh.first_stamp());
+                self.fresh.store(lists.fresh.length, Relaxed);
+            }
+            Place::Bound => store_if_new(&self.bound_stamp, lists.bound.first_stamp()),
+            Place::Started => self.started.store(lists.started.length, Relaxed),
+            Place::Nowhere => {}
+        }
+    }
+
+    /// Calls `f` with the lists, and publishes everything.
     #[inline(always)]
     fn with<R>(&self, f: impl FnOnce(&mut Lists<T>) -> R) -> R {
         let mut lists = self.lists.lock();
         let result = f(&mut lists);
-        publish(&self.fresh_stamp, lists.fresh.first_stamp());
-        publish(&self.bound_stamp, lists.bound.first_stamp());
-        self.fresh.store(lists.fresh.length, Relaxed);
-        self.started.store(lists.started.length, Relaxed);
+        for place in [Place::Fresh, Place::Bound, Place::Started] {
+            self.publish(&lists, place);
+        }
         result
     }
 
@@ -169,19 +193,21 @@ impl<T: Member> Roster<T> {
     where
         I: IntoIterator<Item = NonNull<T>>,
     {
-        self.with(|lists| {
-            if lists.is_closed {
-                return Err(members);
-            }
-            let list = if bound { &mut lists.bound } else { &mut lists.fresh };
-            let before = list.length;
-            for member in members {
-                own(member);
-                // SAFETY: valid and on no list, by the caller's promise.
-                unsafe { list.append(member, stamp) };
-            }
-            Ok(list.length - before)
-        })
+        let mut lists = self.lists.lock();
+        if lists.is_closed {
+            return Err(members);
+        }
+        let place = if bound { Place::Bound } else { Place::Fresh };
+        let list = lists.unstarted(place);
+        let before = list.length;
+        for member in members {
+            own(member);
+            // SAFETY: valid and on no list, by the caller's promise.
+            unsafe { list.append(member, stamp) };
+        }
+        let added = list.length - before;
+        self.publish(&lists, place);
+        Ok(added)
     }
 
     /// Adds one that is started already. Returns whether it did: not if the roster is closed. `own` is called with it under the lock.
@@ -190,14 +216,15 @@ impl<T: Member> Roster<T> {
     /// It is valid until it is taken out, and on no roster.
     #[must_use]
     pub(crate) unsafe fn add_started(&self, member: NonNull<T>, own: impl FnOnce(NonNull<T>)) -> bool {
-        self.with(|lists| {
-            if !lists.is_closed {
-                own(member);
-                // SAFETY: by the caller's promise.
-                unsafe { lists.started.append(member, 0) };
-            }
-            !lists.is_closed
-        })
+        let mut lists = self.lists.lock();
+        if lists.is_closed {
+            return false;
+        }
+        own(member);
+        // SAFETY: by the caller's promise.
+        unsafe { lists.started.append(member, 0) };
+        self.publish(&lists, Place::Started);
+        true
     }
 
     /// Closes it: nobody comes to it any more, and nobody is left to be started or stolen. Calls `f` with each member, under the lock: `f` must
@@ -215,7 +242,7 @@ impl<T: Member> Roster<T> {
 
     /// Opens it again, for the next worker.
     pub(crate) fn open(&self) {
-        self.with(|lists| lists.is_closed = false);
+        self.lists.lock().is_closed = false;
     }
 
     /// The stamp of the member that is next to start; higher than any if there is none.
@@ -226,44 +253,46 @@ impl<T: Member> Roster<T> {
 
     /// Takes the member that is next to start: it counts as started.
     pub(crate) fn start_next(&self) -> Option<NonNull<T>> {
-        self.with(|lists| {
-            let list = if lists.fresh.first_stamp() <= lists.bound.first_stamp() {
-                &mut lists.fresh
-            } else {
-                &mut lists.bound
-            };
-            let member = list.take_first()?;
-            // SAFETY: it was on this roster, so it is valid, and is on no list now.
-            unsafe { lists.started.append(member, 0) };
-            Some(member)
-        })
+        let mut lists = self.lists.lock();
+        let place = if lists.fresh.first_stamp() <= lists.bound.first_stamp() {
+            Place::Fresh
+        } else {
+            Place::Bound
+        };
+        let member = lists.unstarted(place).take_first()?;
+        // SAFETY: it was on this roster, so it is valid, and is on no list now.
+        unsafe { lists.started.append(member, 0) };
+        self.publish(&lists, place);
+        self.publish(&lists, Place::Started);
+        Some(member)
     }
 
     /// Takes this member, out of its turn, if it has not started and is on this roster, which `is_here` says under the lock.
     pub(crate) fn start(&self, member: NonNull<T>, is_here: impl FnOnce() -> bool) -> bool {
-        self.with(|lists| {
-            if !is_here() {
-                return false;
-            }
-            // SAFETY: it is on this roster, so it is valid, and its place is guarded by the lock that is held.
-            let list = match unsafe { member.as_ref() }.station().place() {
-                Place::Fresh => &mut lists.fresh,
-                Place::Bound => &mut lists.bound,
-                Place::Started | Place::Nowhere => return false,
-            };
-            // SAFETY: it is in that list, by its place.
-            unsafe {
-                list.remove(member);
-                lists.started.append(member, 0);
-            }
-            true
-        })
+        let mut lists = self.lists.lock();
+        if !is_here() {
+            return false;
+        }
+        // SAFETY: it is on this roster, so it is valid, and its place is guarded by the lock that is held.
+        let place = unsafe { member.as_ref() }.station().place();
+        if !matches!(place, Place::Fresh | Place::Bound) {
+            return false;
+        }
+        // SAFETY: it is in that list, by its place.
+        unsafe {
+            lists.unstarted(place).remove(member);
+            lists.started.append(member, 0);
+        }
+        self.publish(&lists, place);
+        self.publish(&lists, Place::Started);
+        true
     }
 
     /// Whether this member, if it is on this roster, which `is_here` says under the lock, has started.
     pub(crate) fn has_started(&self, member: NonNull<T>, is_here: impl FnOnce() -> bool) -> bool {
         // SAFETY: if it is on this roster, it is valid, and its place is guarded by the lock that is held, or is this worker's.
-        self.with(|_| is_here() && unsafe { member.as_ref() }.station().place() == Place::Started)
+        let _lists = self.lists.lock();
+        is_here() && unsafe { member.as_ref() }.station().place() == Place::Started
     }
 
     /// Removes a started member.
@@ -271,8 +300,10 @@ impl<T: Member> Roster<T> {
     /// # Safety
     /// It is among this roster's started ones.
     pub(crate) unsafe fn remove(&self, member: NonNull<T>) {
+        let mut lists = self.lists.lock();
         // SAFETY: by the caller's promise.
-        self.with(|lists| unsafe { lists.started.remove(member) });
+        unsafe { lists.started.remove(member) };
+        self.publish(&lists, Place::Started);
     }
 
     /// Moves half of the fresh members, but not more than [`LOOT`], those that have waited longest, to another roster. `own` is called with each
@@ -302,27 +333,28 @@ impl<T: Member> Roster<T> {
 
     /// Calls `f` with each member and its place, under the lock: `f` must not come back here.
     pub(crate) fn for_each(&self, mut f: impl FnMut(NonNull<T>, Place)) {
-        self.with(|lists| {
-            for list in [&lists.started, &lists.bound, &lists.fresh] {
-                list.for_each(|member| f(member, list.place));
-            }
-        });
+        let lists = self.lists.lock();
+        for list in [&lists.started, &lists.bound, &lists.fresh] {
+            list.for_each(|member| f(member, list.place));
+        }
     }
 
     /// Whether there is something to steal, seen under the lock: whoever adds something afterwards sees what the caller did
     /// before.
     pub(crate) fn has_fresh(&self) -> bool {
-        self.with(|lists| lists.fresh.length > 0)
+        self.lists.lock().fresh.length > 0
     }
 
     /// Whether something waits to be started, seen under the lock.
     pub(crate) fn has_unstarted(&self) -> bool {
-        self.with(|lists| lists.fresh.length + lists.bound.length > 0)
+        let lists = self.lists.lock();
+        lists.fresh.length + lists.bound.length > 0
     }
 
     /// Whether nobody is on it.
     pub(crate) fn is_empty(&self) -> bool {
-        self.with(|lists| lists.fresh.length + lists.bound.length + lists.started.length == 0)
+        let lists = self.lists.lock();
+        lists.fresh.length + lists.bound.length + lists.started.length == 0
     }
 
     /// How many fresh members there are, about.
@@ -339,7 +371,7 @@ impl<T: Member> Roster<T> {
 
 /// Stores a number that others look at, if it has changed: most often it has not, and they keep their copy.
 #[inline(always)]
-fn publish(place: &AtomicU64, number: u64) {
+fn store_if_new(place: &AtomicU64, number: u64) {
     if place.load(Relaxed) != number {
         place.store(number, Relaxed);
     }

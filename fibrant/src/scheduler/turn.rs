@@ -331,6 +331,7 @@ impl Worker {
             }
             Err(error) => {
                 self.stackless.borrow_mut().push((fiber, error));
+                self.has_leftovers.set(true);
                 false
             }
         }
@@ -365,6 +366,13 @@ impl Worker {
     /// the user's code may do anything.
     #[inline]
     pub(super) fn clear_up(&self) {
+        if self.has_leftovers.replace(false) {
+            self.clear_leftovers();
+        }
+    }
+
+    #[cold]
+    fn clear_leftovers(&self) {
         while let Some((fiber, error)) = { self.stackless.borrow_mut().pop() } {
             self.end_without_stack(fiber, &error);
         }
@@ -417,6 +425,7 @@ impl Worker {
             // SAFETY: the caller holds the scheduler's reference.
             let task = unsafe { TaskRef::share(NonNull::from(&fiber.task)) };
             self.unwanted.borrow_mut().push(task);
+            self.has_leftovers.set(true);
         } else if let Some(scope) = &fiber.scope {
             scope.note_ended();
         }
@@ -508,11 +517,16 @@ pub(crate) unsafe fn prefetch_stack_of_sleeper(timed: NonNull<Timed>) {
 unsafe extern "C" fn enter(data: *mut (), thread: usize) -> ! {
     context::started();
     let block = NonNull::new(data.cast::<Block>()).expect("a fiber has a block");
-    // SAFETY: the block is in place as long as its stack is in use. By the contract this is the state of the thread that runs it.
-    unsafe { arrive(block, &*ptr::with_exposed_provenance(thread)) };
+    // SAFETY: by the contract of switches this is the state of the thread that runs it.
+    let thread = unsafe { &*ptr::with_exposed_provenance::<Thread>(thread) };
+    // SAFETY: the block is in place as long as its stack is in use, and belongs to the fiber that begins.
+    unsafe { arrive(block, thread) };
+    let mut worker = Worker::of_thread(thread).expect("a fiber runs on a worker");
     loop {
-        // SAFETY: as above.
-        let (left, worker) = unsafe { run_one(block) };
+        let left;
+        // SAFETY: the fiber that was noted stands on this stack, and begins on the worker that its thread is or, if it goes on on the stack of
+        // another, on the one that has picked it.
+        (left, worker) = unsafe { run_one(block, worker) };
         match worker.pick() {
             // SAFETY: it has not ended.
             Pick::Fresh(next) if unsafe { fits(block, &left, next) } => {
@@ -606,9 +620,8 @@ unsafe fn fits(block: NonNull<Block>, left: &Left, next: NonNull<Scheduled>) -> 
 /// on.
 ///
 /// # Safety
-/// The block is that of the fiber that was noted as the one that runs, on whose stack this is called.
-unsafe fn run_one(block: NonNull<Block>) -> (Left, &'static Worker) {
-    let worker = Worker::current_after_switch();
+/// The block is that of the fiber that was noted as the one that runs, on whose stack this is called; and it is that worker's.
+unsafe fn run_one(block: NonNull<Block>, worker: &'static Worker) -> (Left, &'static Worker) {
     worker.thread().set_scheduling(false);
     if !worker.has_own_locals() {
         Exceptions::default().put_back();

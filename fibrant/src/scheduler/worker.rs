@@ -108,6 +108,8 @@ pub(crate) struct Worker {
     pub(super) stackless: RefCell<Vec<(NonNull<Scheduled>, io::Error)>>,
     /// Fibers that have ended and whose results nobody wants.
     pub(super) unwanted: RefCell<Vec<TaskRef>>,
+    /// Whether there may be some of either.
+    pub(super) has_leftovers: Cell<bool>,
     /// What is left of fibers that were spawned here when this worker had gone.
     late: RefCell<Vec<TurnedAway>>,
     /// A fiber that is leaving for another worker.
@@ -179,6 +181,7 @@ impl Worker {
             retired: Cell::new(None),
             stackless: RefCell::default(),
             unwanted: RefCell::default(),
+            has_leftovers: Cell::new(false),
             late: RefCell::default(),
             moving: Cell::new(None),
             now: Cell::new(clock::now()),
@@ -202,7 +205,13 @@ impl Worker {
     /// The same, event loops included.
     #[inline(always)]
     pub(crate) fn here() -> Option<&'static Worker> {
-        let scheduler = Thread::if_any(Thread::scheduler)?;
+        Thread::if_any(Worker::of_thread)
+    }
+
+    /// The worker that a thread is, whose state this is: the calling one.
+    #[inline(always)]
+    pub(super) fn of_thread(thread: &Thread) -> Option<&'static Worker> {
+        let scheduler = thread.scheduler()?;
         // SAFETY: `man` sets it, to a worker, and takes it back before that worker goes away. Code that asks runs on the
         // thread in between: a fiber of this worker never runs again after that.
         Some(unsafe { scheduler.cast::<Worker>().as_ref() })
