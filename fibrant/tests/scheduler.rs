@@ -218,6 +218,32 @@ fn dropping_the_handle_detaches_the_fiber_whose_result_is_dropped() {
     }
 }
 
+/// A thread lets go of each handle at the very moment at which the fiber ends, a little earlier or later each time.
+#[test]
+fn a_result_that_is_let_go_of_just_then_is_dropped() {
+    const MANY: usize = 20_000;
+    let watchdog = Watchdog::new();
+    let runtime = watchdog.runtime(1);
+    let results = Census::default();
+    let turn = Arc::new(AtomicUsize::new(0));
+    for number in 1..=MANY {
+        let (result, turn_of_fiber) = (results.count(), Arc::clone(&turn));
+        let fiber = runtime.spawn(move || {
+            turn_of_fiber.store(number, SeqCst);
+            result
+        });
+        while turn.load(SeqCst) != number {
+            std::hint::spin_loop();
+        }
+        for _ in 0..number % 512 {
+            std::hint::spin_loop();
+        }
+        drop(fiber);
+    }
+    // While the runtime goes on: nobody else is there to drop it.
+    eventually("all are dropped", || results.dropped() == MANY);
+}
+
 #[test]
 fn join_timeout_gives_the_handle_back_when_it_is_late() {
     fn late_then_in_time(runtime: &Handle) {

@@ -65,7 +65,7 @@ impl Context {
     /// refers to another, what it was given.
     ///
     /// # Safety
-    /// The context belongs to this thread.
+    /// Nobody writes it meanwhile, and what was written last has happened before.
     #[inline(always)]
     pub(crate) unsafe fn frame(&self) -> *mut u8 {
         // SAFETY: by the caller's promise nobody writes the cell now.

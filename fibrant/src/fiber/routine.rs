@@ -58,7 +58,7 @@ pub(crate) enum Stage {
 /// A coroutine, or a thread's main routine. Only its thread touches it.
 #[repr(C)]
 pub struct Routine {
-    /// Where it goes on, while it is not on the processor. First: a task's context leads to its routine.
+    /// Where it goes on, while it is not on the processor.
     context: Context,
     /// Who has resumed it, while Running.
     parent: Cell<*const Routine>,

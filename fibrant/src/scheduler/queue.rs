@@ -69,11 +69,12 @@ impl Queue {
         Some(first)
     }
 
-    /// Those who are next are as good as certain to run soon, and may not have run for a while: while this one runs, the stack of the
-    /// next is on its way, which is found through the context of the one after that, and so on.
+    /// Those who are next are as good as certain to run soon, and may not have run for a while: while this one runs, the stack of the next
+    /// one, the page of the second one's stack, and what the scheduler knows of the third one are on their way.
     #[inline]
     fn prefetch_next(&self) {
-        // SAFETY: what is in the queue has not ended, and has a context, which is this thread's, and live or refers to one.
+        // SAFETY: what is in the queue has not ended, and has a context, which is this thread's. It is live, or refers to one, or is that of the
+        // fiber that runs and has just been queued again: then its address is an old one, but nothing is read there.
         unsafe {
             let Some(next) = self.first.get().as_ref() else {
                 return;

@@ -290,8 +290,8 @@ impl<T: Member> Roster<T> {
 
     /// Whether this member, if it is on this roster, which `is_here` says under the lock, has started.
     pub(crate) fn has_started(&self, member: NonNull<T>, is_here: impl FnOnce() -> bool) -> bool {
-        // SAFETY: if it is on this roster, it is valid, and its place is guarded by the lock that is held, or is this worker's.
         let _lists = self.lists.lock();
+        // SAFETY: if it is on this roster, it is valid, and its place is guarded by the lock that is held, or is this worker's.
         is_here() && unsafe { member.as_ref() }.station().place() == Place::Started
     }
 

@@ -14,7 +14,7 @@
 //! | `next` | whoever has claimed the fiber's wait, then its worker: it is in one queue at a time |
 //! | `station` | whoever holds the lock of the owner's roster; the stamp in it, once the fiber has started, its worker |
 //! | `owner` | written under that lock or by the fiber's own thread, read by anyone |
-//! | `context`, `thread_pointer`, `timed`, `group`, `deadline`, `deferrals`, `is_unhooked`, `heard`, `in_table`, `row` | the thread that the fiber runs on |
+//! | `context`, `thread_pointer`, `timed`, `group`, `deadline`, `deferrals`, `is_unhooked`, `heard`, `in_table`, `row` | the thread that the fiber runs on; when its worker has gone, whoever gives that up |
 //! | `completion` | see [`completion`](super::completion) |
 //! | the stage | before the start and while it runs: its worker; afterwards whoever `completion` says |
 //!
@@ -260,12 +260,12 @@ impl Scheduled {
         (head, unsafe { TaskRef::from_raw(head.cast()) })
     }
 
-    /// Whether it has had a stack.
+    /// Whether it has had a stack, or never needs one: it is a root, or a coroutine's task.
     ///
     /// # Safety
-    /// Nobody runs it meanwhile, or the caller is its worker.
+    /// The caller is its worker, or has taken that over from its thread.
     pub(super) unsafe fn has_begun(&self) -> bool {
-        // SAFETY: by the caller's promise nobody writes it now.
+        // SAFETY: only its worker writes it, so by the caller's promise that has happened before.
         unsafe { !self.context.frame().is_null() }
     }
 

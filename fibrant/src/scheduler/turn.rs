@@ -506,18 +506,20 @@ pub(crate) fn prefetch_sleeper(timed: NonNull<Timed>) {
 /// Its purpose is a wait's, and it is armed, by this worker.
 #[inline]
 pub(crate) unsafe fn prefetch_stack_of_sleeper(timed: NonNull<Timed>) {
-    // SAFETY: as in `expire_wait`; a fiber of this worker's that waits has left its stack on this thread.
+    // SAFETY: as in `expire_wait`; a fiber of this worker's that waits has left its stack on this thread. (A root's context, and that of a
+    // coroutine's task, lead to where theirs is noted: that is asked for, in vain.)
     unsafe { (*Scheduled::of_timed(timed)).context.prefetch(1) };
 }
 
 /// The first and last function on a scheduled fiber's stack.
 ///
 /// # Safety
-/// `data` is the address of the fiber's block, and the fiber has been noted as the one that runs.
+/// `data` is the address of the fiber's block, and the fiber has been noted as the one that runs. `thread` is the exposed address of the state
+/// of the thread that runs it, which is a worker.
 unsafe extern "C" fn enter(data: *mut (), thread: usize) -> ! {
     context::started();
     let block = NonNull::new(data.cast::<Block>()).expect("a fiber has a block");
-    // SAFETY: by the contract of switches this is the state of the thread that runs it.
+    // SAFETY: by the contract it is such an address, and the state stays as long as the worker runs fibers.
     let thread = unsafe { &*ptr::with_exposed_provenance::<Thread>(thread) };
     // SAFETY: the block is in place as long as its stack is in use, and belongs to the fiber that begins.
     unsafe { arrive(block, thread) };

@@ -56,7 +56,7 @@ const REASONS: &[(&[&str], &str)] = &[
     ),
     (
         &["spawn1"],
-        "Why: 1,070 instructions, five of them locked: the fiber is put on a list that dumps and thieves read, and taken off it; its parent waits, \
+        "Why: 1,040 instructions, four of them locked: the fiber is put on a list that dumps and thieves read, and taken off it; its parent waits, \
          and is woken; it gets a stack, and gives it back. Needed: one who joins at once and runs its child as if it called it.",
     ),
     (
